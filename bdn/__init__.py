@@ -1,0 +1,1 @@
+"""Weight delivery: one copy of a model from its origin, onto every node, verified, before anything reads it."""

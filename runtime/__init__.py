@@ -1,0 +1,1 @@
+"""Streaming text-to-speech of the Delayed Streams Modeling kind, served from a directory of verified files."""
