@@ -26,3 +26,27 @@ class NameUnknown(SpeechError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
         super().__init__(f"unknown {kind} {name!r}; there are: {', '.join(self.known) or '(none)'}")
+
+
+class SpecInvalid(SpeechError):
+    """A stream asks for a value that the model cannot give. `setting` names it; `why` holds the bounds."""
+
+    def __init__(self, setting: str, why: str) -> None:
+        self.setting, self.why = setting, why
+        super().__init__(f"{setting}: {why}")
+
+
+class NoFreeLane(SpeechError):
+    """Every lane is held. The caller decides whether to wait or to refuse."""
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        super().__init__(f"all {lanes} lanes are in use; try again when a stream has ended")
+
+
+class StreamClosed(SpeechError):
+    """Text came for a stream that was already told to end, or for a lane that nobody holds."""
+
+    def __init__(self, lane: int) -> None:
+        self.lane = lane
+        super().__init__(f"lane {lane}: the stream has already ended; open a new one")

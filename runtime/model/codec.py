@@ -32,6 +32,9 @@ class CodecState(Protocol):
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor of the state, always in the same order and at the same address."""
 
+    def first(self, lanes: int) -> CodecState:
+        """The state of lanes 0 .. lanes - 1 alone, sharing memory with this one: a batch bucket steps on it."""
+
 
 @runtime_checkable
 class Codec(Protocol):
