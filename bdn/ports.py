@@ -1,0 +1,204 @@
+"""Owns the seams: what the core asks of a disk, of other nodes, of the origin and of whoever knows the members.
+
+Adapters and the simulator implement these; the core knows nothing else of the world. All coroutines may be
+cancelled at any await; a cancelled fetch leaves its sink unfinished and the store unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from bdn.digest import Digest
+from bdn.manifest import Chunk, Manifest
+from bdn.roster import Node, Roster
+
+
+class Tier(StrEnum):
+    """Where a chunk came from, nearest first."""
+
+    NVME = "nvme"  # already in this store, in this model or another
+    PEER = "peer"
+    ORIGIN = "origin"
+
+
+class Holding(StrEnum):
+    """A node's word on a chunk."""
+
+    HAVE = "have"
+    FETCHING = "fetching"
+    LACKS = "lacks"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Who wants a chunk and why; travels with every request between nodes.
+
+    hops: how often the request was forwarded; bounded, so that disagreeing views cannot pass it round for ever.
+    priority: 0 is a container that waits, larger numbers are background work.
+    """
+
+    manifest: Digest
+    asker: str
+    hops: int = 0
+    priority: int = 0
+
+
+class Sink(Protocol):
+    """Where one chunk's bytes go while they arrive: in order, each once, hashed as they pass."""
+
+    chunk: Chunk
+    received: int
+    """Bytes so far."""
+
+    def write(self, piece: memoryview | bytes) -> None:
+        """Take the next bytes. Raises ShortRead past the chunk's size and DiskFull when the disk is."""
+
+    def restart(self) -> None:
+        """Forget what came: the next source starts at byte 0."""
+
+    def digest(self) -> Digest:
+        """Of everything written so far."""
+
+
+class Store(Protocol):
+    """This node's disk: models as whole files in place, and which chunks of them are verified."""
+
+    def has(self, digest: Digest) -> bool:
+        """Whether a verified copy is here, in any model."""
+
+    def verified(self, manifest: Digest) -> frozenset[Digest]:
+        """The chunks of an admitted model that are in place in *that* model."""
+
+    async def admit(self, manifest: Manifest) -> None:
+        """Make room for a model and its files-to-be. Raises DiskFull before the first byte. Idempotent."""
+
+    async def adopt(self, manifest: Digest, chunk: Chunk) -> bool:
+        """Put a chunk in place from another model on this disk; False when none has it. Verified as a fetch is."""
+
+    def sink(self, manifest: Digest, chunk: Chunk) -> Sink:
+        """A place for one chunk of an admitted model. Not visible until `commit`."""
+
+    async def commit(self, manifest: Digest, sink: Sink) -> None:
+        """The sink's digest was checked: put every placement of the chunk in place and mark it verified."""
+
+    def discard(self, sink: Sink) -> None:
+        """Give the sink's resources back; what it received is worth nothing."""
+
+    async def publish(self, manifest: Digest) -> str:
+        """Every chunk is verified: sync, set modes, make the model's directory appear whole. Returns its path."""
+
+    def published(self, manifest: Digest) -> str | None:
+        """The directory of a complete model, or None."""
+
+    def models(self) -> Iterable[Digest]:
+        """Every admitted model, complete or not."""
+
+
+class Peers(Protocol):
+    """The other nodes, as this one calls them."""
+
+    async def fetch_into(self, node: Node, chunk: Chunk, ask: Ask, sink: Sink, *, stall_s: float) -> None:
+        """The chunk's bytes from one node, which may itself be waiting for them.
+
+        Raises ChunkMissing (it lacks the chunk and will not get it), Busy (at its upload cap; names other holders),
+        SourceDown (refused), SourceSilent (neither a byte nor word that it still waits for `stall_s`), ShortRead.
+        """
+
+    async def probe(self, node: Node, chunks: Sequence[Digest], ask: Ask, *, stall_s: float) -> tuple[Holding, ...]:
+        """What the node says of each chunk, without making it fetch any. Raises SourceDown, SourceSilent."""
+
+    async def tell(self, node: Node, topic: str, body: bytes, *, stall_s: float) -> bytes:
+        """One small message between coordinators; the answer's bytes. Raises SourceDown, SourceSilent."""
+
+
+class Origin(Protocol):
+    """Our mirror in object storage: immutable objects by digest, and named pointers to manifests."""
+
+    async def fetch_into(self, chunk: Chunk, sink: Sink, *, stall_s: float) -> None:
+        """Raises ChunkMissing, SourceDown (with retry_after_s where the server says so), SourceSilent, ShortRead."""
+
+    async def read_document(self, digest: Digest, *, bytes_max: int) -> bytes:
+        """A manifest root or chunk list, digest checked. Raises Missing, Corrupt, SourceDown."""
+
+    async def read_tag(self, name: str, tag: str) -> Digest:
+        """The manifest that `name:tag` points to now. Raises Missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TagEntry:
+    name: str
+    tag: str
+    manifest: Digest
+
+
+class OriginWriter(Protocol):
+    """The mirror's side of the origin. Objects are written once and never change; tags move."""
+
+    async def held(self, digests: Sequence[Digest]) -> frozenset[Digest]:
+        """Which of these objects are there already."""
+
+    async def put(self, digest: Digest, body: bytes | memoryview) -> None:
+        """Store one object whole or not at all; a second put of the same digest changes nothing."""
+
+    async def move_tag(self, name: str, tag: str, manifest: Digest, *, expect: Digest | None) -> None:
+        """Point `name:tag` at a manifest if it still points at `expect` (None: does not exist yet).
+
+        Raises Invalid when another writer moved it first, where the store can tell; see `compares_and_swaps`.
+        """
+
+    @property
+    def compares_and_swaps(self) -> bool: ...
+
+    def tags(self) -> AsyncIterator[TagEntry]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamFile:
+    """One file as the upstream lists it. checksums: the upstream's own, such as ("sha256", hex); never an ETag."""
+
+    path: str
+    size: int
+    mode: int = 0o644
+    checksums: tuple[tuple[str, str], ...] = ()
+    link_target: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a source holds at one pinned revision, before any filter."""
+
+    source: str
+    revision: str
+    files: tuple[UpstreamFile, ...]
+
+
+class Upstream(Protocol):
+    """Where a model comes from, read once, at deploy time only."""
+
+    async def listing(self) -> Listing:
+        """Pins the revision. Raises Invalid (unknown source, gated, wrong credentials), SourceDown."""
+
+    def read(self, file: UpstreamFile, *, offset: int = 0) -> AsyncIterator[bytes | memoryview]:
+        """The file's bytes from `offset`, in pieces; a piece is valid until the next one is asked for."""
+
+    async def close(self) -> None: ...
+
+
+class Membership(Protocol):
+    """Who is there. `roster` is the newest view; `changes` yields every later one."""
+
+    @property
+    def roster(self) -> Roster: ...
+
+    def changes(self) -> AsyncIterator[Roster]: ...
+
+
+class Clock(Protocol):
+    """Monotonic time in seconds; the event loop's in a node, simulated in the simulator."""
+
+    def now(self) -> float: ...
+
+    async def sleep(self, seconds: float) -> None: ...

@@ -1,0 +1,126 @@
+"""A manifest has one byte form; whatever is not exactly that, or could not be created safely, is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bdn.digest import Digest
+from bdn.errors import Invalid
+from bdn.manifest import INLINE_CHUNKS_MAX, Chunk, Extent, File, Manifest, Symlink, canonical, parse
+
+
+def whole(path: str, *bodies: bytes) -> File:
+    chunks = [Chunk(Digest.of(b), len(b)) for b in bodies]
+    data = b"".join(bodies)
+    return File(path, len(data), 0o644, Digest.of(data), tuple(Extent(c, 0, c.size) for c in chunks))
+
+
+def packed(*files: tuple[str, bytes]) -> list[File]:
+    pack = b"".join(body for _, body in files)
+    chunk, at, out = Chunk(Digest.of(pack), len(pack)), 0, []
+    for path, body in files:
+        out.append(File(path, len(body), 0o644, Digest.of(body), (Extent(chunk, at, len(body)),)))
+        at += len(body)
+    return out
+
+
+def reparse(manifest: Manifest) -> Manifest:
+    root, *lists = manifest.documents
+    by_digest = {Digest.of(body): body for body in lists}
+    return parse(root, by_digest.__getitem__)
+
+
+def example() -> Manifest:
+    return Manifest(
+        files=(
+            whole("model.safetensors", b"a" * 10, b"b" * 10, b"a" * 10),
+            *packed(("config.json", b"{}"), ("sub/tokenizer.model", b"xyz")),
+            whole("empty"),
+            whole("long", *(i.to_bytes(4, "big") for i in range(INLINE_CHUNKS_MAX + 1))),
+        ),
+        provenance=(("source", "dir:/models/x"), ("revision", "é")),
+        symlinks=(Symlink("sub/link", "../config.json"),),
+    )
+
+
+def test_the_canonical_form_reads_back_to_an_equal_manifest_with_the_same_digest() -> None:
+    manifest = example()
+    again = reparse(manifest)
+    assert again.digest == manifest.digest
+    assert {f.path: f for f in again.files} == {f.path: f for f in manifest.files}
+    assert again.symlinks == manifest.symlinks
+    assert len(manifest.documents) == 2, "the long file's chunks are a list of their own"
+
+
+def test_order_of_files_does_not_change_the_name() -> None:
+    files = example().files
+    assert Manifest(files).digest == Manifest(tuple(reversed(files))).digest
+
+
+def test_repeated_content_is_one_chunk_with_several_places() -> None:
+    manifest = example()
+    repeated = Digest.of(b"a" * 10)
+    assert [p.file_offset for p in manifest.placements[repeated]] == [0, 20]
+    assert sum(c.digest == repeated for c in manifest.chunks) == 1
+    assert manifest.unique_bytes == manifest.total_bytes - 10
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/abs", "../up", "a/../b", "a//b", "./a", "a\\b", "a\0b", "a\nb", "", "a/", ".bdn/x", "x" * 256, "\ud800"],
+)
+def test_a_path_that_could_leave_the_root_or_not_exist_is_refused(path: str) -> None:
+    with pytest.raises(Invalid):
+        Manifest((whole(path, b"x"),))
+
+
+@pytest.mark.parametrize(("one", "two"), [("a", "a"), ("a", "a/b"), ("é", "é"), ("a/b/c", "a")])
+def test_two_entries_that_cannot_both_exist_are_refused(one: str, two: str) -> None:
+    with pytest.raises(Invalid):
+        Manifest((whole(one, b"x"), whole(two, b"y")))
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../etc", "../..", "a//b", "..\\x"])
+def test_a_symlink_out_of_the_model_is_refused(target: str) -> None:
+    with pytest.raises(Invalid):
+        Manifest((whole("f", b"x"),), symlinks=(Symlink("d/l", target),))
+
+
+def test_a_second_encoding_of_the_same_content_is_refused() -> None:
+    root = example().documents[0]
+    by_digest = {Digest.of(body): body for body in example().documents[1:]}
+    spaced = json.dumps(json.loads(root), indent=1).encode()
+    with pytest.raises(Invalid, match="canonical"):
+        parse(spaced, by_digest.__getitem__)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>404</html>",
+        b"[]",
+        b"{}",
+        canonical({"schema": "bdn.manifest.v9", "files": [], "packs": [], "provenance": {}, "symlinks": []}),
+        canonical({"schema": "bdn.manifest.v1", "files": [1], "packs": [], "provenance": {}, "symlinks": []}),
+        canonical({"schema": "bdn.manifest.v1", "files": [], "packs": [], "provenance": {}, "symlinks": [], "x": 1}),
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_not_a_manifest_is_refused_with_one_clear_line(body: bytes) -> None:
+    with pytest.raises(Invalid) as why:
+        parse(body, lambda digest: b"")
+    assert "\n" not in str(why.value)
+
+
+def test_a_list_with_other_bytes_than_its_digest_says_is_refused() -> None:
+    with pytest.raises(Invalid, match="other bytes"):
+        parse(example().documents[0], lambda digest: b"{}")
+
+
+def test_chunks_must_add_up_to_the_file() -> None:
+    chunk = Chunk(Digest.of(b"x"), 1)
+    with pytest.raises(Invalid, match="add up"):
+        Manifest((File("f", 2, 0o644, Digest.of(b"xx"), (Extent(chunk, 0, 1),)),))
