@@ -114,6 +114,58 @@ class Peers(Protocol):
         """One small message between coordinators; the answer's bytes. Raises SourceDown, SourceSilent."""
 
 
+class Lease(Protocol):
+    """Leave to send one verified chunk to one asker; it may hold an upload slot until it is closed."""
+
+    def close(self, sent_bytes: int) -> None:
+        """Called exactly once, when the last byte left or the asker went away."""
+
+
+class Answerer(Protocol):
+    """What this node says when others ask it: the other end of `Peers`, and it raises the same errors."""
+
+    async def answer(self, digest: Digest, ask: Ask) -> Lease:
+        """Returns once a verified copy is on this node's shelf; until then the server tells the asker that it waits.
+
+        Cancelled when the asker goes away. Raises ChunkMissing (not here and not coming), Busy (with other holders),
+        Down (this node's own sources failed): the asker gets the same error, as its own kind.
+        """
+
+    def probe(self, digests: Sequence[Digest], ask: Ask) -> tuple[Holding, ...]:
+        """One word on each chunk, at once, fetching none."""
+
+    async def told(self, topic: str, body: bytes) -> bytes:
+        """A message of another node's coordinator; raises Missing for an unknown topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`size` bytes at `offset` of an open file."""
+
+    fd: int
+    offset: int
+    size: int
+
+
+class OpenChunk(Protocol):
+    """A verified chunk held open for sending: its spans in order are its bytes, even if the model is deleted."""
+
+    @property
+    def spans(self) -> Sequence[Span]: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Shelf(Protocol):
+    """What a server sends from: a node's store, or a mirrored directory."""
+
+    def open(self, digest: Digest) -> OpenChunk | None:
+        """None when no verified copy is here."""
+
+
 class Origin(Protocol):
     """Our mirror in object storage: immutable objects by digest, and named pointers to manifests."""
 
