@@ -1,0 +1,62 @@
+"""Word times as files: JSON for programs, SRT for players. It owns the two layouts, not the times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+# A cue ends when it would grow past a line people read at a glance, or the voice pauses.
+CUE_CHARS = 42
+CUE_S = 5.0
+PAUSE_S = 0.7
+
+
+@dataclass(frozen=True)
+class WordTime:
+    """When one word is heard, in seconds from the first sample of the stream."""
+
+    text: str
+    start_s: float
+    stop_s: float
+
+
+def times_json(words: Iterable[WordTime]) -> str:
+    """One object, `{"words": [{"text", "start_s", "stop_s"}, ...]}`; times to the millisecond."""
+    rows = [asdict(w) | {"start_s": round(w.start_s, 3), "stop_s": round(w.stop_s, 3)} for w in words]
+    return json.dumps({"words": rows}, ensure_ascii=False, indent=1) + "\n"
+
+
+def times_srt(words: Iterable[WordTime]) -> str:
+    """SubRip cues of a few words each."""
+    return "".join(
+        f"{number}\n{_stamp(cue[0].start_s)} --> {_stamp(max(w.stop_s for w in cue))}\n"
+        f"{' '.join(w.text for w in cue)}\n\n"
+        for number, cue in enumerate(cues(words), start=1)
+    )
+
+
+def cues(words: Iterable[WordTime]) -> list[list[WordTime]]:
+    """The words in groups short enough to read; a new group after a pause or the end of a sentence."""
+    groups: list[list[WordTime]] = []
+    for word in words:
+        if groups and _fits(groups[-1], word):
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    return groups
+
+
+def _fits(cue: Sequence[WordTime], word: WordTime) -> bool:
+    length = sum(len(w.text) + 1 for w in cue) + len(word.text)
+    return (
+        length <= CUE_CHARS
+        and word.stop_s - cue[0].start_s <= CUE_S
+        and word.start_s - cue[-1].stop_s < PAUSE_S
+        and not cue[-1].text.rstrip("\"'”’)»").endswith((".", "!", "?", "…"))
+    )
+
+
+def _stamp(seconds: float) -> str:
+    ms = max(0, round(seconds * 1000))
+    return f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}:{ms // 1000 % 60:02},{ms % 1000:03}"
