@@ -1,0 +1,360 @@
+"""Owns one model's place on disk: its files while they fill, its packs, its bitfield, and the moment it is whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bdn.bitfield import Bitfield
+from bdn.digest import Digest, Hasher
+from bdn.errors import Corrupt
+from bdn.manifest import Chunk, File, Manifest, Placement
+from bdn.ports import Span
+from bdn.sinks import FileSink, disk_error, reserve, start_writeback, sync_file_system, write_at
+
+READ_PIECE_BYTES = 256 << 10
+RESERVE_BYTES_MIN = 1 << 20  # Smaller files are written in one call; reserving them only doubles the system calls.
+SYNC_EACH_MAX = 64  # Up to so many files are synced one by one; beyond, one syncfs is cheaper than the waits.
+
+
+@dataclass(frozen=True, slots=True)
+class FileChunk:
+    """An `OpenChunk` on one descriptor of its own: deleting or renaming the model does not disturb a transfer."""
+
+    spans: Sequence[Span]
+    size: int
+
+    def close(self) -> None:
+        for span in self.spans:
+            os.close(span.fd)
+
+
+class ModelOnDisk:
+    """Blocking calls only; the store decides which of them are worth a thread."""
+
+    def __init__(self, root: Path, manifest: Manifest, boot: str) -> None:
+        self.manifest, self.digest = manifest, manifest.digest
+        self._final = root / "models" / self.digest.hex
+        self._staging = root / "staging" / self.digest.hex
+        self._state = root / "state" / self.digest.hex
+        ordered = sorted(manifest.files, key=lambda f: f.path.encode())
+        chunks = dict.fromkeys(e.chunk for f in ordered for e in f.extents)
+        self._index = {chunk.digest: at for at, chunk in enumerate(chunks)}
+        self._chunks = tuple(chunks)
+        self._files = {file.path: file for file in manifest.files}
+        self._in_place: dict[Digest, FileSink] = {}
+        self._private = 0
+        self._made: set[Path] = set()
+        self._dirty: set[str] = set()
+        self._marks = threading.Lock()  # A bit and the file behind it must enter the same sync, or neither.
+        self.unsynced_bytes = 0
+        self.published = self._final.is_dir()
+        self._bits = Bitfield(self._state, len(self._chunks), boot)
+        self._distrust_changed_files()
+
+    @staticmethod
+    def create(root: Path, manifest: Manifest, boot: str, others: Sequence[ModelOnDisk]) -> ModelOnDisk:
+        """Files-to-be with their space reserved; raises DiskFull with nothing left behind that counts."""
+        staging, state = root / "staging" / manifest.digest.hex, root / "state" / manifest.digest.hex
+        staging.mkdir(parents=True, exist_ok=True)
+        (state / "packs").mkdir(parents=True, exist_ok=True)
+        first, *lists = manifest.documents
+        for body in lists:
+            _write_whole(state / f"list-{Digest.of(body).hex}", body)
+        _write_whole(state / "manifest", first)
+        model = ModelOnDisk(root, manifest, boot)
+        model.prepare(others)
+        return model
+
+    def prepare(self, others: Sequence[ModelOnDisk]) -> None:
+        """Link what complete models on this disk have whole, reserve the rest. Again after a crash, changes nothing."""
+        if self.published:
+            return
+        self._link_from(others)
+        for file in self.manifest.files:
+            path = self._file(file.path)
+            if (file.size >= RESERVE_BYTES_MIN or len(file.extents) > 1) and not _has_size(path, file.size):
+                fd = self._open_own(path)
+                try:
+                    reserve(fd, file.size, str(path))
+                finally:
+                    os.close(fd)
+
+    @property
+    def directory(self) -> Path:
+        return self._final if self.published else self._staging
+
+    def verified_chunks(self) -> Iterable[Digest]:
+        return [c.digest for at, c in enumerate(self._chunks) if at in self._bits]
+
+    def simple(self, digest: Digest) -> bool:
+        """Whether committing it is one bit: one place, already written there."""
+        places = self.manifest.placements[digest]
+        return len(places) == 1 and self._home(digest, places) is not None and digest in self._in_place
+
+    # Writing
+
+    def sink(self, chunk: Chunk) -> FileSink:
+        """In the file itself for the first taker; beside it for a second (a hedge), so that no unverified byte can
+        ever land on verified ones."""
+        verified = self._index[chunk.digest] in self._bits
+        home = self._home(chunk.digest, self.manifest.placements[chunk.digest])
+        if home is not None and not verified and chunk.digest not in self._in_place:
+            path = self._file(home.path)
+            sink = FileSink(chunk, self._open_own(path), home.file_offset, path=str(path), in_place=True)
+            self._in_place[chunk.digest] = sink
+            return sink
+        self._private += 1
+        path = self._state / "packs" / f"{chunk.digest.hex}.part{self._private}"
+        return FileSink(chunk, self._open_own(path), 0, path=str(path), in_place=False)
+
+    def release(self, sink: FileSink) -> None:
+        if self._in_place.get(sink.chunk.digest) is sink:
+            del self._in_place[sink.chunk.digest]
+        if not sink.in_place and sink.path.startswith(f"{self._state}/"):
+            Path(sink.path).unlink(missing_ok=True)
+
+    def settle(self, sink: FileSink) -> None:
+        """Every placement of a checked chunk in place, then its bit. A chunk that is there already changes nothing."""
+        digest = sink.chunk.digest
+        if self._index[digest] not in self._bits:
+            other = self._in_place.get(digest)
+            if other is not None and other is not sink:
+                other.revoked = True
+            places = self.manifest.placements[digest]
+            home = self._home(digest, places)
+            for place in places:
+                if not (sink.in_place and place == home):
+                    self._copy_out(sink.fd, sink.base, place)
+            if home is None:
+                os.replace(sink.path, self._pack(digest))
+            start_writeback(sink.fd, sink.base, sink.chunk.size)
+            self._mark(sink.chunk, str(self._pack(digest) if home is None else self._file(home.path)))
+        self.release(sink)
+        sink.close()
+
+    def _mark(self, chunk: Chunk, path: str) -> None:
+        with self._marks:
+            self._dirty.add(path)
+            self._bits.set(self._index[chunk.digest])
+            self.unsynced_bytes += chunk.size
+
+    def _link_from(self, others: Sequence[ModelOnDisk]) -> None:
+        """Whole files that a complete model has are linked, not copied and not read again: they were verified when
+        they were written and nothing writes to a complete model. Never written through: see `_open_own`."""
+        had = {_identity(f): m._final / f.path for m in others for f in m.manifest.files if f.size and not f.packed}
+        linked: dict[str, File] = {}
+        for file in self.manifest.files:
+            source = had.get(_identity(file))
+            if source is None or file.packed or self._complete(file):
+                continue
+            temporary = self._state / "packs" / "link"
+            try:
+                temporary.unlink(missing_ok=True)
+                os.link(source, temporary)
+                os.replace(temporary, self._file(file.path))
+            except OSError:
+                continue  # A file system without links: the chunks are adopted one by one instead.
+            linked[file.path] = file
+        for file in linked.values():
+            for extent in file.extents:
+                self._spread(extent.chunk, linked)
+
+    def _spread(self, chunk: Chunk, linked: Mapping[str, File]) -> None:
+        places = self.manifest.placements[chunk.digest]
+        home = next(p for p in places if p.path in linked)
+        fd = os.open(self._file(home.path), os.O_RDONLY)
+        try:
+            for place in places:
+                if place.path not in linked:
+                    self._copy_out(fd, home.file_offset, place)
+        finally:
+            os.close(fd)
+        self._mark(chunk, str(self._file(home.path)))
+
+    def _complete(self, file: File) -> bool:
+        return all(self._index[e.chunk.digest] in self._bits for e in file.extents)
+
+    def sync(self) -> None:
+        """What is verified now survives a power cut."""
+        with self._marks:
+            dirty, self._dirty = self._dirty, set()
+            self.unsynced_bytes = 0
+            snapshot = self._bits.snapshot()
+        try:
+            if len(dirty) > SYNC_EACH_MAX:
+                sync_file_system(str(self._state))
+            else:
+                for path in sorted(dirty):
+                    _fsync(Path(path))
+        except OSError as why:
+            with self._marks:
+                self._dirty |= dirty
+            raise disk_error(why, str(self._staging), 0) from why
+        self._bits.make_durable(snapshot)
+
+    def publish(self) -> None:
+        """Sync everything, set modes, then one rename: the model's directory is absent or whole."""
+        assert self._bits.full, f"{self.digest.short} is not complete"
+        for file in self.manifest.files:
+            path = self._file(file.path)
+            if file.size == 0:
+                os.close(self._open_own(path))
+            os.chmod(path, file.mode)
+        for link in self.manifest.symlinks:
+            path = self._file(link.path)
+            path.unlink(missing_ok=True)
+            os.symlink(link.target, path)
+        self.sync()
+        for directory, _, _ in os.walk(self._staging):
+            _fsync(Path(directory))
+        os.rename(self._staging, self._final)
+        _fsync(self._final.parent)
+        self.published = True
+        self._made.clear()
+
+    def forget(self, digest: Digest) -> None:
+        """Bytes went bad: the model is not whole until they are fetched again, into files of their own."""
+        if self.published:
+            os.rename(self._final, self._staging)
+            self.published = False
+            self._made.clear()
+        if self._index[digest] in self._bits:
+            self._bits.clear(self._index[digest])
+        self._pack(digest).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._bits.close()
+
+    # Reading
+
+    def open(self, digest: Digest) -> FileChunk | None:
+        at = self._index.get(digest)
+        if at is None or at not in self._bits:
+            return None
+        home = self._home(digest, self.manifest.placements[digest])
+        path = self._pack(digest) if home is None else self.directory / home.path
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        size = self._chunks[at].size
+        return FileChunk((Span(fd, 0 if home is None else home.file_offset, size),), size)
+
+    def intact(self, digest: Digest) -> bool:
+        """Whether every placement on disk still has the chunk's bytes."""
+        if self._home(digest, self.manifest.placements[digest]) is None and not self._hash_is(
+            self._pack(digest), 0, self._chunks[self._index[digest]].size, digest
+        ):
+            return False
+        for place in self.manifest.placements[digest]:
+            path = self.directory / place.path
+            want = digest if place.size == self._chunks[self._index[digest]].size else self._files[place.path].digest
+            if not self._hash_is(path, place.file_offset, place.size, want):
+                return False
+        return True
+
+    # Inside
+
+    def _hash_is(self, path: Path, offset: int, size: int, want: Digest) -> bool:
+        hasher, buffer = Hasher(), memoryview(bytearray(READ_PIECE_BYTES))
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            while size:
+                got = os.preadv(fd, [buffer[: min(size, READ_PIECE_BYTES)]], offset)
+                if got == 0:
+                    return False
+                hasher.update(buffer[:got])
+                offset, size = offset + got, size - got
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return hasher.digest() == want
+
+    def _home(self, digest: Digest, places: Sequence[Placement]) -> Placement | None:
+        """The place that holds the whole chunk and from which it is served; None for a pack of small files."""
+        size = self._chunks[self._index[digest]].size
+        return next((p for p in places if p.size == size), None)
+
+    def _pack(self, digest: Digest) -> Path:
+        return self._state / "packs" / digest.hex
+
+    def _file(self, path: str) -> Path:
+        full = self.directory / path
+        if full.parent not in self._made:
+            full.parent.mkdir(parents=True, exist_ok=True)
+            self._made.add(full.parent)
+        return full
+
+    def _open_own(self, path: Path) -> int:
+        """A descriptor for writing on an inode that no other model shares: a link is broken before it is written."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(path, flags, 0o644)
+            if os.fstat(fd).st_nlink == 1:
+                return fd
+            os.close(fd)
+            copy = self._state / "packs" / "own"
+            shutil.copyfile(path, copy)
+            os.replace(copy, path)
+            return os.open(path, flags, 0o644)
+        except OSError as why:
+            raise disk_error(why, str(path), 0) from why
+
+    def _copy_out(self, source_fd: int, at: int, place: Placement) -> None:
+        path, done = self._file(place.path), 0
+        fd = self._open_own(path)
+        try:
+            while done < place.size:
+                piece = os.pread(source_fd, min(READ_PIECE_BYTES, place.size - done), at + place.chunk_offset + done)
+                if not piece:
+                    raise Corrupt("a file shrank while it was copied", where=str(path), hint="pull the model again")
+                write_at(fd, piece, place.file_offset + done, str(path))
+                done += len(piece)
+        finally:
+            os.close(fd)
+        with self._marks:
+            self._dirty.add(str(path))
+
+    def _distrust_changed_files(self) -> None:
+        """A file that is missing, short or long cannot hold what the bits say: those chunks are fetched again."""
+        for file in self.manifest.files:
+            held = [e.chunk.digest for e in file.extents if self._index[e.chunk.digest] in self._bits]
+            if held and not _has_size(self.directory / file.path, file.size):
+                for digest in held:
+                    self.forget(digest)
+
+
+def _identity(file: File) -> tuple[Digest, int, int]:
+    return file.digest, file.size, file.mode
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
+
+
+def _write_whole(path: Path, body: bytes) -> None:
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_bytes(body)
+    _fsync(temporary)
+    os.replace(temporary, path)
+    _fsync(path.parent)
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

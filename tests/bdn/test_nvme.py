@@ -1,0 +1,202 @@
+"""The disk: a file is absent or whole, a restart resumes, and no write ever reaches bytes that were verified."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from bdn.bitfield import Bitfield
+from bdn.digest import Digest
+from bdn.errors import DiskFull, Invalid
+from bdn.manifest import Chunk, Extent, File, Manifest
+from bdn.nvme import NvmeStore
+from tests.bdn.models import Model, model
+from tests.contract.test_store_contract import fill, same_files
+
+
+def read(store: NvmeStore, chunk: Chunk) -> bytes:
+    opened = store.open(chunk.digest)
+    assert opened is not None
+    try:
+        return b"".join(os.pread(s.fd, s.size, s.offset) for s in opened.spans)
+    finally:
+        opened.close()
+
+
+def test_every_verified_chunk_can_be_served_before_and_after_publication(tmp_path: Path) -> None:
+    async def work() -> None:
+        store, m = NvmeStore(tmp_path), model()
+        await fill(store, m)
+        for chunk in m.chunks:
+            assert read(store, chunk) == m.bodies[chunk.digest]
+        await store.publish(m.manifest.digest)
+        for chunk in m.chunks:
+            assert read(store, chunk) == m.bodies[chunk.digest]
+        store.close()
+
+    asyncio.run(work())
+
+
+def test_a_restart_resumes_with_every_committed_chunk(tmp_path: Path) -> None:
+    m = model()
+
+    async def half() -> None:
+        store = NvmeStore(tmp_path)
+        await fill(store, m, m.chunks[:3])
+        store.close()  # Not a graceful stop: it gives the lock up, as death does, and syncs nothing.
+
+    async def rest() -> None:
+        store = NvmeStore(tmp_path)
+        assert store.verified(m.manifest.digest) == {c.digest for c in m.chunks[:3]}
+        assert store.manifest(m.manifest.digest).digest == m.manifest.digest
+        await fill(store, m, m.chunks[3:])
+        same_files(await store.publish(m.manifest.digest), m)
+        store.close()
+
+    asyncio.run(half())
+    asyncio.run(rest())
+    again = NvmeStore(tmp_path)
+    assert again.published(m.manifest.digest) is not None
+
+
+def test_after_a_power_cut_only_synced_chunks_are_believed(tmp_path: Path) -> None:
+    bits = Bitfield(tmp_path, 20, "boot-1")
+    bits.set(3)
+    bits.make_durable(bits.snapshot())
+    bits.set(17)
+    same_boot = Bitfield(tmp_path, 20, "boot-1")
+    assert (3 in same_boot, 17 in same_boot) == (True, True)
+    next_boot = Bitfield(tmp_path, 20, "boot-2")
+    assert (3 in next_boot, 17 in next_boot) == (True, False)
+
+
+def test_a_torn_bitfield_costs_work_and_never_truth(tmp_path: Path) -> None:
+    bits = Bitfield(tmp_path, 20, "boot-1")
+    bits.set(3)
+    bits.make_durable(bits.snapshot())
+    body = bytearray((tmp_path / "durable").read_bytes())
+    body[-1] ^= 0xFF
+    (tmp_path / "durable").write_bytes(body)
+    assert Bitfield(tmp_path, 20, "boot-2").held == 0
+
+
+def test_a_directory_has_one_owner(tmp_path: Path) -> None:
+    store = NvmeStore(tmp_path)
+    with pytest.raises(Invalid, match=f"process {os.getpid()}"):
+        NvmeStore(tmp_path)
+    store.close()
+    NvmeStore(tmp_path).close()
+
+
+def test_a_model_that_cannot_fit_is_refused_before_the_first_byte(tmp_path: Path) -> None:
+    digest = Digest.of(b"x")
+    chunk_bytes, count = 64 << 20, 1 << 20
+    huge = File("x", chunk_bytes * count, 0o644, digest, (Extent(Chunk(digest, chunk_bytes), 0, chunk_bytes),) * count)
+    store = NvmeStore(tmp_path)
+    manifest = Manifest((huge,))
+    with pytest.raises(DiskFull, match="needed"):
+        asyncio.run(store.admit(manifest))
+    assert list(store.models()) == []
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+def test_a_whole_file_of_a_complete_model_is_linked_and_never_written_through(tmp_path: Path) -> None:
+    async def work() -> None:
+        store, a, b = NvmeStore(tmp_path), model(), model(extra="changed")
+        await fill(store, a)
+        first = Path(await store.publish(a.manifest.digest))
+        await store.admit(b.manifest)
+        big = next(f for f in b.manifest.files if f.path == "model.safetensors")
+        assert store.verified(b.manifest.digest) >= {e.chunk.digest for e in big.extents}
+        await fill(store, b)
+        second = Path(await store.publish(b.manifest.digest))
+        same_files(str(second), b)
+        assert (first / big.path).stat().st_ino == (second / big.path).stat().st_ino
+        await store.found_bad(b.manifest.digest, big.extents[0].chunk.digest)
+        sink = store.sink(b.manifest.digest, big.extents[0].chunk)
+        sink.write(b"garbage")
+        store.discard(sink)
+        same_files(str(first), a)
+        store.close()
+
+    asyncio.run(work())
+
+
+def test_a_flipped_bit_is_found_forgotten_and_healed(tmp_path: Path) -> None:
+    async def work() -> None:
+        store, m = NvmeStore(tmp_path), model()
+        await fill(store, m)
+        where = Path(await store.publish(m.manifest.digest))
+        assert await store.verify(m.manifest.digest) == ()
+        for path in ("model.safetensors", "sub/vocab.txt"):
+            flip(where / path)
+        bad = await store.verify(m.manifest.digest)
+        assert len(bad) == 2
+        assert store.published(m.manifest.digest) is None
+        assert not any(store.has(digest) for digest in bad)
+        await fill(store, m, tuple(c for c in m.chunks if c.digest in bad))
+        same_files(await store.publish(m.manifest.digest), m)
+        store.close()
+
+    asyncio.run(work())
+
+
+def flip(path: Path) -> None:
+    body = bytearray(path.read_bytes())
+    body[len(body) // 2] ^= 1
+    path.write_bytes(body)
+
+
+def test_a_truncated_file_is_noticed_at_the_next_start(tmp_path: Path) -> None:
+    m = model()
+
+    async def filled() -> None:
+        store = NvmeStore(tmp_path)
+        await fill(store, m)
+        where = Path(await store.publish(m.manifest.digest))
+        os.truncate(where / "model.safetensors", 1000)
+        store.close()
+
+    asyncio.run(filled())
+    store = NvmeStore(tmp_path)
+    assert store.published(m.manifest.digest) is None
+    big = m.manifest.files[0]
+    assert store.verified(m.manifest.digest).isdisjoint({e.chunk.digest for e in big.extents})
+
+    async def heal(m: Model) -> None:
+        missing = [c for c in m.chunks if c.digest not in store.verified(m.manifest.digest)]
+        await fill(store, m, tuple(missing))
+        same_files(await store.publish(m.manifest.digest), m)
+
+    asyncio.run(heal(m))
+
+
+def test_a_removed_model_leaves_nothing_and_frees_no_other(tmp_path: Path) -> None:
+    async def work() -> None:
+        store, a, b = NvmeStore(tmp_path), model(), model(extra="changed")
+        for m in (a, b):
+            await fill(store, m)
+            await store.publish(m.manifest.digest)
+        await store.remove(a.manifest.digest)
+        assert list(store.models()) == [b.manifest.digest]
+        for chunk in b.chunks:
+            assert read(store, chunk) == b.bodies[chunk.digest]
+        same_files(str(store.published(b.manifest.digest)), b)
+        for part in ("models", "staging", "state"):
+            assert [p.name for p in (tmp_path / part).iterdir() if p.name == a.manifest.digest.hex] == []
+
+    asyncio.run(work())
+
+
+def test_leftovers_that_no_manifest_explains_are_swept(tmp_path: Path) -> None:
+    NvmeStore(tmp_path).close()
+    stray = tmp_path / "staging" / ("0" * 64)
+    stray.mkdir()
+    (stray / "file").write_bytes(b"x")
+    (tmp_path / "state" / "nonsense").mkdir()
+    NvmeStore(tmp_path).close()
+    assert list((tmp_path / "staging").iterdir()) == []
+    assert list((tmp_path / "state").iterdir()) == []
