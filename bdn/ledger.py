@@ -21,6 +21,11 @@ class Ledger:
     """How often a source did not serve, as `source: reason`."""
     corrupt_by_source: Counter[str] = field(default_factory=Counter)
 
+    origin_reasons: Counter[str] = field(default_factory=Counter)
+    """Why this node read from the origin, chunk by chunk: nothing falls back silently."""
+    sent_bytes: int = 0
+    """What this node uploaded to others, whether they could use it or not."""
+
     def got(self, chunk: Chunk, tier: Tier, source: str) -> None:
         self.bytes_by_tier[tier] += chunk.size
         self.bytes_by_source[source] += chunk.size

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from bdn.digest import Digest
 
 _MASK = (1 << 64) - 1
+RANKINGS_MAX = 1 << 16  # Bounds a view's memory: 16,700 chunks of a 140 GB model three times over.
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,23 +34,41 @@ class Roster:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nodes", tuple(sorted(self.nodes)))
-        object.__setattr__(self, "_seeds", tuple(_seed(n.name) for n in self.nodes))
+        nodes = tuple(sorted(self.nodes))
+        object.__setattr__(self, "nodes", nodes)
+        object.__setattr__(self, "_by_name", {n.name: n for n in nodes})
+        object.__setattr__(self, "_seeds", {n.name: _seed(n.name) for n in nodes})
+        object.__setattr__(self, "_ranked", {})
 
-    def ranked(self, digest: Digest) -> tuple[Node, ...]:
-        """Ready members, the owner of `digest` first, then who takes over, in order. Empty without members."""
-        key = int.from_bytes(digest.raw[:8], "big")
-        seeds: tuple[int, ...] = self._seeds  # type: ignore[attr-defined]
-        scored = [(_mix(key ^ s), n) for s, n in zip(seeds, self.nodes, strict=True) if n.ready]
-        scored.sort(key=lambda pair: (-pair[0], pair[1].name))
-        return tuple(node for _, node in scored)
+    def ranked(self, digest: Digest, zone: str | None = None) -> tuple[Node, ...]:
+        """Ready members, the owner of `digest` first, then who takes over, in order. Empty without members.
+
+        zone: only the members of this zone; its first is the zone's owner. The order is worked out once per digest
+        and view: a thousand members cost a millisecond.
+        """
+        memo: dict[tuple[Digest, str | None], tuple[Node, ...]] = self._ranked  # type: ignore[attr-defined]
+        found = memo.get((digest, zone))
+        if found is None:
+            if len(memo) >= RANKINGS_MAX:
+                memo.clear()
+            members = (n for n in self.nodes if n.ready and (zone is None or n.zone == zone))
+            scored = sorted((-self.score(n.name, digest), n.name, n) for n in members)
+            found = memo[(digest, zone)] = tuple(node for _, _, node in scored)
+        return found
+
+    def score(self, name: str, digest: Digest) -> int:
+        """How strongly a name claims a digest. It depends on nothing else: nodes with different views agree on it."""
+        seeds: dict[str, int] = self._seeds  # type: ignore[attr-defined]
+        seed = seeds[name] if name in seeds else _seed(name)
+        return _mix(int.from_bytes(digest.raw[:8], "big") ^ seed)
 
     def owner(self, digest: Digest) -> Node | None:
         ranked = self.ranked(digest)
         return ranked[0] if ranked else None
 
     def get(self, name: str) -> Node | None:
-        return next((n for n in self.nodes if n.name == name), None)
+        by_name: dict[str, Node] = self._by_name  # type: ignore[attr-defined]
+        return by_name.get(name)
 
 
 def parse_nodes(specs: Iterable[str]) -> tuple[Node, ...]:

@@ -1,0 +1,158 @@
+"""Owns the decision where to get a chunk from next. Pure: no I/O, no clock, no chance; `resolver` carries it out.
+
+The order is: a node that is known to hold the chunk; the owner and who comes after it, down to this node; and only
+when this node is itself the first that is left, the origin, after asking the next ranks whether they hold it.
+
+Why nobody waits in a circle: a node's score for a chunk depends on its name alone, so it is the same in every view.
+A node waits without limit only on nodes of a higher score. Every other ask is *settled*: it is answered only by a
+node that has the bytes or is receiving them, which waits for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bdn.digest import Digest
+from bdn.errors import BdnError
+from bdn.manifest import Chunk
+from bdn.policy import OriginUse
+from bdn.roster import Node, Roster
+from bdn.standing import Standing
+
+PROBED_RANKS = 3  # m joins put the former owner at rank <= m + 1; asking three finds it in all but a join storm.
+
+
+@dataclass(frozen=True, slots=True)
+class AskPeer:
+    """settled: ask only for what it has or is receiving; it must not wait for others on our behalf."""
+
+    node: Node
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Before the origin: ask these whether they have it or are fetching it."""
+
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOrigin:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Everyone who could serve is busy: come back at `until`. Never a reason to read the origin."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    why: str
+
+
+_Usable = Callable[[Node], bool]
+Step = AskPeer | Probe | ReadOrigin | Pause | GiveUp
+
+
+@dataclass
+class Tried:
+    """What one fetch has learned so far."""
+
+    manifest: Digest
+    left: dict[str, BdnError] = field(default_factory=dict)
+    """Who failed at this chunk, and how; not asked again by this fetch."""
+    hints: list[str] = field(default_factory=list)
+    """Who is said to hold the chunk or to be receiving it, best first."""
+    busy: dict[str, float] = field(default_factory=dict)
+    """Who is at its upload cap, and until when to leave it alone."""
+    probed: bool = False
+    origin_after: float = 0.0
+    """The origin asked for a pause until then."""
+    origin_error: BdnError | None = None
+    """Set when the origin will not be asked again by this fetch."""
+
+    def hint(self, names: tuple[str, ...]) -> None:
+        self.hints.extend(n for n in names if n not in self.hints)
+
+
+def next_source(
+    chunk: Chunk, me: str, roster: Roster, tried: Tried, standing: Standing, use: OriginUse, now: float
+) -> Step:
+    """What to do next for one chunk. Never returns ReadOrigin while a node before this one may still serve."""
+    if use is OriginUse.REQUIRE:
+        return _origin(tried, "policy: origin required", now)
+
+    def usable(node: Node) -> bool:
+        return node.name != me and node.name not in tried.left and not standing.avoided(node.name, tried.manifest, now)
+
+    wait = float("inf")
+    for name in tried.hints:
+        node = roster.get(name)
+        if node is not None and usable(node):
+            if tried.busy.get(name, now) <= now:
+                higher = node.ready and roster.score(name, chunk.digest) > roster.score(me, chunk.digest)
+                return AskPeer(node, settled=not higher)
+            wait = min(wait, tried.busy[name])
+    above = first_above(chunk, me, roster, usable)
+    if above is not None:
+        until = tried.busy.get(above.name, now)
+        return AskPeer(above, settled=False) if until <= now else Pause(min(wait, until))
+    if wait < float("inf"):
+        return Pause(wait)
+    if not tried.probed:
+        return Probe(_neighbours(chunk, me, roster, tried, usable))
+    if use is OriginUse.FORBID:
+        return GiveUp("no peer has it and the policy forbids the origin")
+    return _origin(tried, "owner" if _owns(chunk, me, roster) else "every node before this one failed", now)
+
+
+def first_above(chunk: Chunk, me: str, roster: Roster, usable: _Usable) -> Node | None:
+    """Whom this node asks: its zone's owner first, then the owner among all; None when it is itself first in rank.
+
+    Two levels keep a chunk from crossing between zones more than once: only a zone's own owner asks beyond it.
+    """
+    mine = roster.get(me)
+    if mine is not None and mine.zone:
+        near = _first(roster.ranked(chunk.digest, mine.zone), me, usable)
+        if near is not None:
+            return near
+    return _first(roster.ranked(chunk.digest), me, usable)
+
+
+def _neighbours(chunk: Chunk, me: str, roster: Roster, tried: Tried, usable: _Usable) -> tuple[Node, ...]:
+    """Who may hold what this node is about to read from the origin.
+
+    The next ranks, one of which owned the chunk before this node joined; the ranks before, which a moment ago were
+    not pulling this model; and members about to leave, which serve but own nothing.
+    """
+    ranked = roster.ranked(chunk.digest)
+    at = next((i for i, n in enumerate(ranked) if n.name == me), len(ranked))
+    after = [n for n in ranked[at + 1 :] if usable(n)][:PROBED_RANKS]
+    before = [n for n in ranked[:at] if n.name not in tried.left and n.name not in tried.hints][:PROBED_RANKS]
+    leaving = [n for n in roster.nodes if not n.ready and usable(n)][:PROBED_RANKS]
+    return tuple(before + after + leaving)
+
+
+def _first(ranked: tuple[Node, ...], me: str, usable: _Usable) -> Node | None:
+    for node in ranked:
+        if node.name == me:
+            return None
+        if usable(node):
+            return node
+    return None
+
+
+def _owns(chunk: Chunk, me: str, roster: Roster) -> bool:
+    owner = roster.owner(chunk.digest)
+    return owner is None or owner.name == me
+
+
+def _origin(tried: Tried, reason: str, now: float) -> Step:
+    if tried.origin_error is not None:
+        return GiveUp(str(tried.origin_error))
+    return ReadOrigin(reason) if tried.origin_after <= now else Pause(tried.origin_after)

@@ -1,0 +1,55 @@
+"""Owns what this node has learned about the others: who is down, who sent a wrong byte, who has nothing of a model.
+
+It never decides whom to ask; `sources` does, with the time as an argument.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from bdn.digest import Digest
+from bdn.errors import BdnError, ChunkMissing, Corrupt, Down
+
+DOWN_S, DOWN_S_MAX = 1.0, 30.0  # Doubles with each failure in a row, so that a flapping node is asked ever less.
+ABSENT_S = 1.0  # A node that is not pulling this model may start to at any moment.
+BLAME_S = 60.0  # Long enough that a bad disk or link costs little, short enough to forgive a single flip.
+
+
+@dataclass
+class Standing:
+    """One node's opinion of the others."""
+
+    _until: dict[str, float] = field(default_factory=dict)
+    _absent: dict[tuple[str, Digest], float] = field(default_factory=dict)
+    _failures: Counter[str] = field(default_factory=Counter)
+    blamed: Counter[str] = field(default_factory=Counter)
+    """Wrong bytes by sender: a metric, and the name that a person has to look at."""
+
+    def avoided(self, name: str, manifest: Digest, now: float) -> bool:
+        return self._until.get(name, now) > now or self._absent.get((name, manifest), now) > now
+
+    def answered(self, name: str) -> None:
+        """It sent a good chunk: earlier failures no longer count. Blame stays until its time is over."""
+        if name in self._failures:
+            del self._failures[name]
+
+    def failed(self, name: str, manifest: Digest, why: BdnError, now: float) -> None:
+        if isinstance(why, Corrupt):
+            self.blamed[name] += 1
+            self._avoid(name, now + BLAME_S)
+        elif isinstance(why, Down):
+            self._failures[name] += 1
+            self._avoid(name, now + min(DOWN_S_MAX, DOWN_S * 2.0 ** (self._failures[name] - 1)))
+        elif isinstance(why, ChunkMissing):
+            self._absent[(name, manifest)] = now + ABSENT_S
+
+    def forget(self, present: frozenset[str]) -> None:
+        """Drop what is known of nodes that left: this bounds the memory by the members."""
+        for name in [n for n in self._until if n not in present]:
+            del self._until[name]
+        for key in [k for k in self._absent if k[0] not in present]:
+            del self._absent[key]
+
+    def _avoid(self, name: str, until: float) -> None:
+        self._until[name] = max(until, self._until.get(name, until))

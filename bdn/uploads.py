@@ -1,0 +1,97 @@
+"""Owns this node's upload slots: a cap, a bounded queue in order of priority, and who was given what.
+
+Above the cap an asker is named other holders, so that one popular chunk spreads as a tree from node to node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+
+from bdn.digest import Digest
+from bdn.errors import Busy
+from bdn.ports import Ask
+
+HOLDERS_NAMED = 8  # In one answer: enough to spread over, small on the wire.
+CHUNKS_REMEMBERED = 1 << 16  # Whom a chunk was given to is advice, so the oldest may be forgotten.
+BUSY_S = 0.05  # When to come back: about what 8 MiB take on a busy 10 Gbit/s link.
+
+
+class UploadLease:
+    """A slot in use. Closed exactly once by whoever sends the bytes."""
+
+    __slots__ = ("_closed", "_release")
+
+    def __init__(self, release: Callable[[int], None]) -> None:
+        self._release = release
+        self._closed = False
+
+    def close(self, sent_bytes: int) -> None:
+        assert not self._closed, "a lease was closed twice"
+        self._closed = True
+        self._release(sent_bytes)
+
+
+class Uploads:
+    """At most `slots` leases at once; at most `queue` askers wait for one."""
+
+    def __init__(self, me: str, *, slots: int, queue: int) -> None:
+        self._me, self._slots, self._queue_max = me, slots, queue
+        self.active = 0
+        self.sent_bytes = 0
+        self._queue: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._seq = 0
+        self._given: dict[Digest, deque[str]] = {}
+
+    @property
+    def load(self) -> int:
+        """Slots taken and askers waiting: what others compare before they choose whom to ask."""
+        return self.active + len(self._queue)
+
+    def holders(self, digest: Digest, asker: str) -> tuple[str, ...]:
+        """Who was given the chunk lately and can pass it on, newest last."""
+        return tuple(n for n in self._given.get(digest, ()) if n != asker)
+
+    async def lease(self, digest: Digest, ask: Ask) -> UploadLease:
+        """A slot for one chunk that is here. Raises Busy, naming other holders, above the cap."""
+        if self.active >= self._slots:
+            others = self.holders(digest, ask.asker)
+            if others or len(self._queue) >= self._queue_max:
+                raise Busy(self._me, holders=others, retry_after_s=BUSY_S)
+            await self._turn(ask.priority)
+        else:
+            self.active += 1
+        self._remember(digest, ask.asker)
+        return UploadLease(self._release)
+
+    async def _turn(self, priority: int) -> None:
+        """Wait for a slot; it is handed over by `_release`, so `active` is already right on return."""
+        turn = asyncio.get_running_loop().create_future()
+        self._seq += 1
+        heapq.heappush(self._queue, (priority, self._seq, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._release(0)
+            raise
+
+    def _release(self, sent_bytes: int) -> None:
+        self.sent_bytes += sent_bytes
+        while self._queue:
+            _, _, turn = heapq.heappop(self._queue)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.active -= 1
+
+    def _remember(self, digest: Digest, asker: str) -> None:
+        given = self._given.get(digest)
+        if given is None:
+            if len(self._given) >= CHUNKS_REMEMBERED:
+                del self._given[next(iter(self._given))]
+            given = self._given[digest] = deque(maxlen=HOLDERS_NAMED)
+        if asker not in given:
+            given.append(asker)

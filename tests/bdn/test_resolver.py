@@ -1,0 +1,345 @@
+"""One chunk: who is asked, who is waited for, and that the origin sends it once whatever goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bdn.errors import BdnError, ChunkCorrupt, ChunkMissing, Invalid, SourceDown
+from bdn.manifest import Chunk
+from bdn.policy import Limits, OriginUse
+from bdn.ports import Ask, Tier
+from bdn.roster import Node, Roster
+from bdn.sim.loop import run
+from bdn.sim.memory import Cluster, CountingOrigin, model
+
+ONE, BYTES = model(1)
+CHUNK = ONE.chunks[0]
+
+
+def cluster(names: str = "abcd", limits: Limits = Limits()) -> Cluster:  # noqa: B008
+    return Cluster(list(names), CountingOrigin(dict(BYTES)), limits)
+
+
+async def all_join(c: Cluster) -> list[str]:
+    for name in c.resolvers:
+        await c.join(name, ONE)
+    return c.ranked(CHUNK.digest)
+
+
+async def obtain(c: Cluster, name: str) -> tuple[Tier, str]:
+    outcome = await c.resolvers[name].obtain(ONE.digest, CHUNK)
+    assert c.stores[name].bytes[CHUNK.digest] == BYTES[CHUNK.digest]
+    assert not c.stores[name].open_sinks
+    return outcome.tier, outcome.source
+
+
+def test_the_owner_reads_the_origin_once_and_everyone_else_asks_the_owner() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, *rest = await all_join(c)
+        results = await asyncio.gather(*(obtain(c, n) for n in reversed([owner, *rest])))
+        assert results[-1] == (Tier.ORIGIN, "origin")
+        assert all(tier is Tier.PEER for tier, _ in results[:-1])
+        assert c.origin.reads[CHUNK.digest] == 1
+        assert c.resolvers[owner].ledger.origin_reasons == {"owner": 1}
+
+    run(main())
+
+
+def test_many_callers_on_one_node_share_one_fetch_and_cancelling_one_leaves_the_others() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, *_ = await all_join(c)
+        c.origin.gate = asyncio.Event()
+        callers = [asyncio.ensure_future(obtain(c, owner)) for _ in range(5)]
+        await c.clock.sleep(1)
+        callers[0].cancel()
+        c.origin.gate.set()
+        assert await asyncio.gather(*callers[1:]) == [(Tier.ORIGIN, "origin")] * 4
+        assert c.origin.reads[CHUNK.digest] == 1
+
+    run(main())
+
+
+def test_when_the_last_caller_goes_the_fetch_stops_and_its_sink_is_given_back() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, *_ = await all_join(c)
+        c.origin.gate = asyncio.Event()
+        caller = asyncio.ensure_future(obtain(c, owner))
+        await c.clock.sleep(1)
+        caller.cancel()
+        await c.clock.sleep(1)
+        assert not c.stores[owner].open_sinks and not c.origin.active
+        c.origin.gate.set()
+        assert await obtain(c, owner) == (Tier.ORIGIN, "origin")
+
+    run(main())
+
+
+def test_slow_owner_is_awaited_and_origin_is_read_once() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, second, third, _ = await all_join(c)
+        c.origin.gate = asyncio.Event()
+        waits = [asyncio.ensure_future(obtain(c, n)) for n in (owner, second, third)]
+        await c.clock.sleep(10 * c.limits.stall_s)
+        assert not any(w.done() for w in waits)
+        c.origin.gate.set()
+        await asyncio.gather(*waits)
+        assert c.origin.reads[CHUNK.digest] == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("fault", ["down", "silent"])
+def test_an_owner_that_refuses_or_falls_silent_is_replaced_by_the_next_in_rank(fault: str) -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, second, third, last = await all_join(c)
+        getattr(c, fault).add(owner)
+        results = await asyncio.gather(*(obtain(c, n) for n in (last, third, second)))
+        assert results == [(Tier.PEER, second), (Tier.PEER, second), (Tier.ORIGIN, "origin")]
+        assert c.origin.reads[CHUNK.digest] == 1
+        assert c.resolvers[second].ledger.origin_reasons == {"every node before this one failed": 1}
+
+    run(main())
+
+
+def test_an_owner_that_joined_late_asks_the_next_ranks_before_the_origin() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, second, *_ = await all_join(c)
+        c.stores[second].bytes[CHUNK.digest] = BYTES[CHUNK.digest]
+        assert await obtain(c, owner) == (Tier.PEER, second)
+        assert not c.origin.reads
+
+    run(main())
+
+
+def test_an_owner_waits_for_a_lower_rank_that_is_reading_the_origin_already() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, second, *_ = c.ranked(CHUNK.digest)
+        await c.join(second, ONE)
+        c.origin.gate = asyncio.Event()
+        early = asyncio.ensure_future(obtain(c, second))
+        await c.clock.sleep(1)
+        await c.join(owner, ONE)
+        late = asyncio.ensure_future(obtain(c, owner))
+        await c.clock.sleep(1)
+        c.origin.gate.set()
+        assert await asyncio.gather(early, late) == [(Tier.ORIGIN, "origin"), (Tier.PEER, second)]
+
+    run(main())
+
+
+def test_a_misdirected_request_is_forwarded_and_never_answered_by_an_origin_read() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, second, third, _ = await all_join(c)
+        c.views[third].roster = Roster((Node(second), Node(third)))
+        assert await obtain(c, third) == (Tier.PEER, second)
+        assert c.resolvers[second].ledger.bytes_by_source[owner] == CHUNK.size
+        assert c.resolvers[owner].ledger.origin_reasons == {"owner": 1}
+        assert c.origin.reads[CHUNK.digest] == 1
+
+    run(main())
+
+
+def test_forwarding_ends_after_a_bounded_number_of_hops() -> None:
+    async def main() -> None:
+        c = cluster()
+        _, second, third, _ = await all_join(c)
+        with pytest.raises(ChunkMissing):
+            await c.resolvers[second].answer(CHUNK.digest, Ask(ONE.digest, third, hops=3))
+        assert not c.origin.reads
+
+    run(main())
+
+
+def test_nodes_that_each_take_the_other_for_the_owner_do_not_wait_for_ever() -> None:
+    async def main() -> None:
+        c = cluster("abcdefgh")
+        ranked = await all_join(c)
+        for i, name in enumerate(ranked):  # Everyone sees itself and one other, in a circle.
+            other = ranked[(i + 1) % len(ranked)]
+            c.views[name].roster = Roster((Node(name), Node(other)))
+        await asyncio.gather(*(obtain(c, n) for n in ranked))
+
+    run(main())
+
+
+def test_busy_is_answered_with_other_holders_and_never_by_the_origin() -> None:
+    async def main() -> None:
+        c = cluster("abcdefgh", Limits(uploads=1, upload_queue=0))
+        owner, *rest = await all_join(c)
+        await obtain(c, owner)
+        c.slow = dict.fromkeys("abcdefgh", 5.0)
+        results = await asyncio.gather(*(obtain(c, n) for n in rest))
+        assert c.origin.reads[CHUNK.digest] == 1
+        assert len({source for _, source in results}) > 2, "the chunk spreads from node to node"
+
+    run(main())
+
+
+def test_a_wrong_byte_is_never_kept_and_its_sender_is_blamed_and_costs_one_more_fetch() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, _, third, _ = await all_join(c)
+        await obtain(c, owner)
+        c.corrupt.add(owner)
+        assert await obtain(c, third) != (Tier.PEER, owner)
+        ledger = c.resolvers[third].ledger
+        assert ledger.corrupt_by_source[owner] == 1
+        assert ledger.wasted_by_tier[Tier.PEER] == CHUNK.size
+        assert c.resolvers[third].standing.blamed[owner] == 1
+        before = c.asked[(third, owner)]
+        del c.stores[third].bytes[CHUNK.digest]
+        await obtain(c, third)
+        assert c.asked[(third, owner)] == before, "avoided for a while"
+
+    run(main())
+
+
+def test_a_corrupt_origin_object_is_read_twice_and_then_reported() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, *_ = await all_join(c)
+        c.origin.corrupt.add(CHUNK.digest)
+        with pytest.raises(ChunkCorrupt, match="origin"):
+            await obtain(c, owner)
+        assert c.origin.reads[CHUNK.digest] == 2
+        assert not c.stores[owner].has(CHUNK.digest)
+
+    run(main())
+
+
+def test_a_throttling_origin_is_retried_after_the_time_it_asks_for() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, *_ = await all_join(c)
+        c.origin.failures = [SourceDown("origin", "503 Slow Down", retry_after_s=7.0)]
+        started = c.clock.now()
+        assert await obtain(c, owner) == (Tier.ORIGIN, "origin")
+        assert c.clock.now() - started >= 7.0
+
+    run(main())
+
+
+def test_an_origin_that_stays_down_ends_the_pull_with_its_own_error() -> None:
+    async def main() -> None:
+        c = cluster(limits=Limits(origin_patience_s=5.0))
+        owner, *_ = await all_join(c)
+        c.origin.failures = [SourceDown("origin", "connection refused")] * 1000
+        with pytest.raises(SourceDown, match="connection refused"):
+            await obtain(c, owner)
+        assert c.origin.reads[CHUNK.digest] < 20, "it backs off"
+
+    run(main())
+
+
+def test_a_person_must_act_on_an_invalid_request_so_nothing_is_retried() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, *_ = await all_join(c)
+        c.origin.failures = [Invalid("access denied")]  # type: ignore[list-item]
+        with pytest.raises(Invalid):
+            await obtain(c, owner)
+        assert c.origin.reads[CHUNK.digest] == 1
+
+    run(main())
+
+
+def test_forbidding_the_origin_fails_rather_than_falls_back() -> None:
+    async def main() -> None:
+        c = cluster()
+        for n in c.resolvers:
+            await c.stores[n].admit(ONE)
+            c.resolvers[n].join(ONE, OriginUse.FORBID)
+        owner, second, *_ = c.ranked(CHUNK.digest)
+        with pytest.raises(BdnError, match="forbids the origin"):
+            await obtain(c, owner)
+        assert not c.origin.reads
+        c.stores[second].bytes[CHUNK.digest] = BYTES[CHUNK.digest]
+        assert await obtain(c, owner) == (Tier.PEER, second)
+
+    run(main())
+
+
+def test_requiring_the_origin_asks_no_peer() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, second, *_ = await all_join(c)
+        await obtain(c, owner)
+        c.resolvers[second].join(ONE, OriginUse.REQUIRE)
+        assert await obtain(c, second) == (Tier.ORIGIN, "origin")
+        assert c.resolvers[second].ledger.origin_reasons == {"policy: origin required": 1}
+        assert not c.asked
+
+    run(main())
+
+
+def test_a_terminating_member_still_serves_but_owns_nothing() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, second, *_ = await all_join(c)
+        c.stores[owner].bytes[CHUNK.digest] = BYTES[CHUNK.digest]
+        leaving = Roster(tuple(Node(n.name, ready=n.name != owner) for n in c.roster.nodes), epoch=1)
+        for view in c.views.values():
+            view.roster = leaving
+        assert await obtain(c, second) == (Tier.PEER, owner)
+        assert not c.origin.reads
+
+    run(main())
+
+
+def test_a_chunk_crosses_between_zones_once() -> None:
+    async def main() -> None:
+        c = cluster("abcdefgh")
+        zoned = Roster(tuple(Node(n, zone="east" if n in "abcd" else "west") for n in "abcdefgh"))
+        for view in c.views.values():
+            view.roster = zoned
+        await all_join(c)
+        results = dict(zip("abcdefgh", await asyncio.gather(*(obtain(c, n) for n in "abcdefgh")), strict=True))
+        crossed = [n for n, (tier, src) in results.items() if tier is Tier.PEER and (n in "abcd") != (src in "abcd")]
+        assert len(crossed) == 1
+        assert c.origin.reads[CHUNK.digest] == 1
+
+    run(main())
+
+
+def test_a_node_that_does_not_take_part_says_so_at_once() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, second, *_ = c.ranked(CHUNK.digest)
+        await c.join(second, ONE)
+        with pytest.raises(ChunkMissing):
+            await c.resolvers[owner].answer(CHUNK.digest, Ask(ONE.digest, second))
+        assert await obtain(c, second) == (Tier.ORIGIN, "origin")
+
+    run(main())
+
+
+def test_a_chunk_of_another_model_on_this_disk_is_adopted_and_not_fetched() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, *_ = await all_join(c)
+        c.stores[owner].bytes[CHUNK.digest] = BYTES[CHUNK.digest]
+        assert await obtain(c, owner) == (Tier.NVME, owner)
+        assert CHUNK.digest in c.stores[owner].verified(ONE.digest)
+
+    run(main())
+
+
+def test_origin_reads_of_one_node_stay_within_their_own_limit() -> None:
+    async def main() -> None:
+        many, objects = model(40)
+        c = Cluster(["a"], CountingOrigin(objects), Limits(origin_concurrency=3))
+        await c.join("a", many)
+        await asyncio.gather(*(c.resolvers["a"].obtain(many.digest, Chunk(x.digest, x.size)) for x in many.chunks))
+        assert c.origin.active_max == 3
+
+    run(main())
