@@ -1,0 +1,59 @@
+"""Owns how a person names a model: `name[:tag][@b3:…]`, or a bare digest."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from bdn.digest import Digest
+from bdn.errors import Usage
+
+DEFAULT_TAG = "latest"
+NAME_BYTES_MAX, TAG_BYTES_MAX = 255, 128
+_SEGMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
+_GRAMMAR = "expected name[:tag][@b3:<64 hex digits>], such as kyutai/tts-1.6b:2026-11"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A model as asked for. A tag may move; with a digest it is that manifest and no other, whatever the tag says."""
+
+    name: str
+    tag: str
+    digest: Digest | None = None
+
+    def __str__(self) -> str:
+        if not self.name:
+            return str(self.digest)
+        pinned = f"@{self.digest}" if self.digest else ""
+        return f"{self.name}:{self.tag}{pinned}"
+
+
+def parse_reference(text: str) -> Reference:
+    """Raises Usage for anything that is not a reference; names become object keys, so `..` must not pass."""
+    try:
+        return Reference("", "", Digest.parse(text.removeprefix("@")))
+    except ValueError:
+        pass
+    head, at, pin = text.partition("@")
+    name, colon, tag = head.partition(":")
+    digest = None
+    if at:
+        try:
+            digest = Digest.parse(pin)
+        except ValueError as why:
+            raise Usage(f"not a model reference: {text[:200]!r}: {why}") from None
+    return Reference(check_name(name), check_tag(tag) if colon else DEFAULT_TAG, digest)
+
+
+def check_name(name: str) -> str:
+    parts = name.split("/")
+    if not (0 < len(name) <= NAME_BYTES_MAX and all(map(_SEGMENT.fullmatch, parts))):
+        raise Usage(f"not a model name: {name[:200]!r}", hint=f"letters, digits, - _ . in segments; {_GRAMMAR}")
+    return name
+
+
+def check_tag(tag: str) -> str:
+    if not (0 < len(tag) <= TAG_BYTES_MAX and _SEGMENT.fullmatch(tag)):
+        raise Usage(f"not a tag: {tag[:200]!r}", hint=f"letters, digits, - _ .; {_GRAMMAR}")
+    return tag

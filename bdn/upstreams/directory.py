@@ -1,0 +1,79 @@
+"""Owns a directory on this machine as an upstream. It follows no link out of it and names no path above it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from bdn.errors import Corrupt, Invalid
+from bdn.ports import Listing, UpstreamFile
+
+_PIECE_BYTES = 1 << 20
+
+
+class DirectoryUpstream:
+    """Every regular file and symlink below `root`, sorted. Read as it is: there is no revision to pin."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def listing(self) -> Listing:
+        """The revision is empty and the source is the directory's name alone: both enter the manifest's digest,
+        and the same files mirrored from elsewhere must have the same name."""
+        return await asyncio.to_thread(self._list)
+
+    def _list(self) -> Listing:
+        try:
+            if not stat.S_ISDIR(os.stat(self._root).st_mode):
+                raise Invalid(f"{self._root} is not a directory", hint="name the directory that holds the model")
+            files = tuple(sorted(self._walk(""), key=lambda f: f.path))
+        except FileNotFoundError:
+            raise Invalid(
+                f"there is no directory {self._root}", hint="a source is a directory, hf://, s3:// or https://"
+            ) from None
+        except OSError as why:
+            raise Invalid(f"cannot read {why.filename}: {why.strerror}", hint="check its owner and mode") from None
+        return Listing(f"dir:{self._root.resolve().name}", "", files)
+
+    def _walk(self, below: str) -> Iterator[UpstreamFile]:
+        with os.scandir(self._root / below) as entries:
+            for entry in entries:
+                path = f"{below}/{entry.name}" if below else entry.name
+                if entry.is_symlink():
+                    yield UpstreamFile(path, 0, link_target=os.readlink(entry.path))
+                elif entry.is_dir(follow_symlinks=False):
+                    yield from self._walk(path)
+                elif entry.is_file(follow_symlinks=False):
+                    info = entry.stat(follow_symlinks=False)
+                    if not os.access(entry.path, os.R_OK):
+                        raise PermissionError(13, "permission denied", entry.path)
+                    yield UpstreamFile(path, info.st_size, info.st_mode & 0o777)
+                else:
+                    raise Invalid(f"{entry.path} is a socket, pipe or device", hint="move it out of the directory")
+
+    async def read(self, file: UpstreamFile, *, offset: int = 0) -> AsyncIterator[bytes | memoryview]:
+        path = self._root / file.path
+        buffer = bytearray(_PIECE_BYTES)
+        view = memoryview(buffer)
+        try:
+            descriptor = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError as why:
+            raise Invalid(f"cannot read {path}: {why.strerror}", hint="check its owner and mode") from None
+        at = offset
+        try:
+            while at < file.size:
+                count = await asyncio.to_thread(os.preadv, descriptor, [view[: file.size - at]], at)
+                if count == 0:
+                    raise Corrupt(f"{path} became shorter while it was read", hint="mirror it again when it rests")
+                yield view[:count]
+                at += count
+        except OSError as why:
+            raise Invalid(f"cannot read {path}: {why.strerror}") from None
+        finally:
+            os.close(descriptor)
+
+    async def close(self) -> None:
+        pass
