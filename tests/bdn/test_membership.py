@@ -1,0 +1,70 @@
+"""Whoever finds the members, readers see numbered views, and a lost name server does not empty them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bdn.clock import LoopClock
+from bdn.membership.dns import follow_dns
+from bdn.membership.static import static_members
+from bdn.membership.views import Views
+from bdn.roster import Node
+from bdn.sim.loop import run
+
+
+def test_a_static_list_is_ready_at_once() -> None:
+    async def main() -> None:
+        members = static_members(["a=127.0.0.1:1", "b@z=127.0.0.1:2"])
+        assert [n.name for n in members.roster.nodes] == ["a", "b"]
+
+    run(main())
+
+
+def test_epochs_grow_only_when_something_changed() -> None:
+    async def main() -> None:
+        views = Views([Node("a", "h", 1)])
+        first = views.roster.epoch
+        assert not views.replace([Node("a", "h", 1)])
+        assert views.replace([Node("a", "h", 1, ready=False)])
+        assert views.roster.epoch == first + 1
+
+    run(main())
+
+
+def test_a_slow_reader_sees_the_newest_view_and_never_an_old_one() -> None:
+    async def main() -> None:
+        views = Views()
+        changes = views.changes()
+        first = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0)
+        views.replace([Node("a")])
+        views.replace([Node("a"), Node("b")])
+        assert len((await first).nodes) == 2
+
+    run(main())
+
+
+def test_dns_follows_the_name_and_keeps_the_last_view_when_it_fails_or_hangs() -> None:
+    answers: list[list[str] | Exception | None] = [["10.0.0.1"], OSError("SERVFAIL"), None, ["10.0.0.1", "fd00::1"]]
+
+    async def lookup(host: str, port: int) -> list[str]:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if answer is None:
+            await asyncio.sleep(1000)
+        if isinstance(answer, Exception):
+            raise answer
+        assert answer is not None
+        return answer
+
+    async def main() -> None:
+        views = Views()
+        task = asyncio.ensure_future(follow_dns(views, "agents", 7, LoopClock(), lookup=lookup))
+        await asyncio.sleep(1)
+        assert [n.name for n in views.roster.nodes] == ["10.0.0.1:7"]
+        await asyncio.sleep(10)
+        assert [n.name for n in views.roster.nodes] == ["10.0.0.1:7"]
+        await asyncio.sleep(10)
+        assert [n.name for n in views.roster.nodes] == ["10.0.0.1:7", "[fd00::1]:7"]
+        task.cancel()
+
+    run(main())
