@@ -1,0 +1,108 @@
+"""Calls admitted never get slower: what does not fit is refused, each refusal with its own word and a retry hint."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.admission import Admission, KeyLimits, Priority, StepCost, capacity, fit_cost
+
+ANY = KeyLimits("any")
+
+
+def warm(n: int, **more: int) -> Admission:
+    return Admission(capacity=n, warm=True, **more)  # type: ignore[arg-type]
+
+
+def test_capacity_is_the_most_streams_whose_step_fills_85_percent_of_a_frame() -> None:
+    cost = StepCost(fixed_s=0.008, lane_s=0.004)
+    n = capacity(cost, frame_s=0.08, load_max=0.85, lanes=64)
+    assert n == 15
+    assert cost.of(n) <= 0.068 < cost.of(n + 1)
+
+
+def test_capacity_never_exceeds_the_lanes_and_never_refuses_everybody() -> None:
+    assert capacity(StepCost(0.001, 0.0), frame_s=0.08, load_max=0.85, lanes=8) == 8
+    assert capacity(StepCost(0.2, 0.1), frame_s=0.08, load_max=0.85, lanes=8) == 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(1e-4, 0.1)), min_size=1, max_size=20))
+def test_the_cost_line_is_never_below_a_measured_step(samples: list[tuple[int, float]]) -> None:
+    cost = fit_cost(samples)
+    assert all(cost.of(n) >= s - 1e-9 for n, s in samples)
+
+
+def test_call_n_plus_1_is_refused_with_a_retry_hint_and_the_next_release_lets_one_in() -> None:
+    gate = warm(2)
+    assert gate.ask(ANY, 0.0) is None and gate.ask(ANY, 0.0) is None
+    refusal = gate.ask(ANY, 0.0)
+    assert refusal and refusal.code == "at_capacity" and refusal.retry_after_s > 0
+    gate.release(ANY, held_s=4.0)
+    assert gate.ask(ANY, 0.1) is None
+
+
+def test_a_refused_call_takes_nothing() -> None:
+    gate = warm(1)
+    gate.ask(ANY, 0.0)
+    for _ in range(10):
+        assert gate.ask(ANY, 0.0)
+    assert gate.active == 1 and gate.streams_of(ANY) == 1
+
+
+def test_a_key_has_its_own_limit_of_streams() -> None:
+    gate = warm(8)
+    one = KeyLimits("one", streams_max=1)
+    assert gate.ask(one, 0.0) is None
+    refusal = gate.ask(one, 0.0)
+    assert refusal and refusal.code == "key_streams"
+    assert gate.ask(ANY, 0.0) is None, "one key's limit is no other key's"
+
+
+def test_a_key_has_its_own_rate_and_the_hint_is_when_it_will_be_let_in() -> None:
+    gate = warm(100)
+    key = KeyLimits("k", starts_per_minute=20)  # bucket of 2, one each 3 s
+    assert gate.ask(key, 10.0) is None and gate.ask(key, 10.0) is None
+    refusal = gate.ask(key, 10.0)
+    assert refusal and refusal.code == "key_rate" and refusal.retry_after_s == 3.0
+    assert gate.ask(key, 12.9) and gate.ask(key, 13.0) is None
+
+
+def test_batch_calls_leave_the_reserve_to_calls_of_people() -> None:
+    gate = warm(3, reserve=1)
+    batch = KeyLimits("b", priority=Priority.BATCH)
+    assert gate.ask(batch, 0.0) is None and gate.ask(batch, 0.0) is None
+    assert gate.ask(batch, 0.0), "the last lane is kept"
+    assert gate.ask(ANY, 0.0) is None
+
+
+def test_a_call_may_lower_its_priority_but_never_raise_it() -> None:
+    gate = warm(1, reserve=1)
+    assert gate.ask(KeyLimits("n"), 0.0, Priority.BATCH)
+    assert gate.ask(KeyLimits("b", priority=Priority.BATCH), 0.0, Priority.HIGH)
+
+
+def test_the_last_lanes_go_to_the_key_that_holds_less_than_its_share() -> None:
+    gate = warm(6, reserve=2)
+    greedy, modest = KeyLimits("greedy"), KeyLimits("modest")
+    for _ in range(3):
+        assert gate.ask(greedy, 0.0) is None
+    assert gate.ask(modest, 0.0) is None
+    refusal = gate.ask(greedy, 0.0)
+    assert refusal and refusal.code == "fair_share"
+    assert gate.ask(modest, 0.0) is None
+
+
+def test_nobody_enters_before_the_warm_up_nor_while_draining() -> None:
+    gate = Admission(capacity=4)
+    assert (r := gate.ask(ANY, 0.0)) and r.code == "warming"
+    gate.warm, gate.draining = True, True
+    assert (r := gate.ask(ANY, 0.0)) and r.code == "draining"
+
+
+def test_releasing_twice_is_a_bug_that_shows() -> None:
+    gate = warm(2)
+    gate.ask(ANY, 0.0)
+    gate.release(ANY, 1.0)
+    with pytest.raises(AssertionError):
+        gate.release(ANY, 1.0)

@@ -1,0 +1,131 @@
+"""Nobody who plays runs dry; newcomers sound as early as that allows; the rest of the time buys a hand in advance."""
+
+from __future__ import annotations
+
+import math
+
+from runtime.admission import StepCost
+from runtime.scheduler import Costs, LaneView, Next, plan
+
+CPU = Costs(full=StepCost(0.004, 0.002), lead=StepCost(0.001, 0.0005))
+GPU = Costs(full=StepCost(0.020, 0.0001), lead=StepCost(0.005, 0.0))
+
+
+def playing(lane: int, dry_at: float, ahead: float = 4.0) -> LaneView:
+    return LaneView(lane, Next.FULL, dry_at, 0.0, ahead)
+
+
+def new(lane: int, kind: Next = Next.LEAD, since: float = 0.0, priority: int = 1) -> LaneView:
+    return LaneView(lane, kind, None, since, 4.0, priority)
+
+
+def test_with_nothing_to_do_it_waits_for_something_to_happen() -> None:
+    assert plan([], CPU, 5.0) == plan([], CPU, 6.0)
+    assert plan([], CPU, 5.0).wake_at == math.inf
+
+
+def test_a_newcomer_leads_while_everybody_has_a_hand() -> None:
+    p = plan([playing(0, 10.5), new(1)], CPU, 10.0)
+    assert p.lanes == (1,) and p.lead
+
+
+def test_a_newcomer_waits_when_a_player_would_run_dry() -> None:
+    p = plan([playing(0, 10.006), new(1)], CPU, 10.0)
+    assert p.lanes == (0,) and not p.lead
+
+
+def test_a_late_player_comes_before_every_newcomer() -> None:
+    p = plan([playing(0, 9.0), new(1)], CPU, 10.0)
+    assert p.lanes == (0,)
+
+
+def test_newcomers_past_their_lead_take_whole_steps_and_share_them() -> None:
+    p = plan([new(1, Next.FULL, 1.0), new(2, Next.FULL, 2.0), new(3, Next.LEAD, 3.0)], CPU, 10.0)
+    assert p.lanes == (1, 2) and not p.lead
+
+
+def test_the_higher_priority_newcomer_is_served_first() -> None:
+    p = plan([new(1, Next.FULL, 1.0), new(2, Next.LEAD, 2.0, priority=2)], CPU, 10.0)
+    assert p.lanes == (2,)
+
+
+def test_running_ahead_serves_the_least_ahead_first() -> None:
+    p = plan([playing(0, 12.0), playing(1, 11.0), playing(2, 13.0)], CPU, 10.0)
+    assert p.lanes[0] == 1
+
+
+def test_run_ahead_steps_are_short_where_lanes_cost_and_full_where_they_do_not() -> None:
+    views = [playing(n, 12.0 + n / 100) for n in range(12)]
+    assert len(plan(views, CPU, 10.0).lanes) <= 3
+    busy = [playing(n, 12.0 + n / 100) for n in range(64)]
+    gpu_full = Costs(full=StepCost(0.060, 0.0001), lead=GPU.lead)
+    assert len(plan(busy, gpu_full, 10.0).lanes) >= 58
+
+
+def test_no_stream_runs_further_ahead_than_its_bound_and_the_wake_up_is_when_it_may() -> None:
+    p = plan([playing(0, 14.5), playing(1, 16.0)], CPU, 10.0)
+    assert p.lanes == () and p.wake_at == 10.5
+
+
+def test_players_about_to_run_dry_share_a_step() -> None:
+    views = [playing(n, 10.021) for n in range(8)]  # 20 ms in one step, 24 in two
+    assert len(plan(views, CPU, 10.0).lanes) == 8
+
+
+def test_the_first_to_run_dry_is_not_made_late_by_company() -> None:
+    views = [playing(0, 10.0065)] + [playing(n, 10.2) for n in range(1, 8)]
+    p = plan(views, CPU, 10.0)
+    assert p.lanes == (0,)
+
+
+def test_when_somebody_must_be_late_the_step_that_carries_most_catches_up_soonest() -> None:
+    views = [playing(0, 9.9)] + [playing(n, 10.02) for n in range(1, 8)]
+    assert len(plan(views, CPU, 10.0).lanes) == 8
+
+
+def simulate(n: int, costs: Costs, seconds: float) -> tuple[int, list[float]]:
+    """n streams that never end, joining 0.3 s apart: underruns after their start, and each one's wait for sound."""
+    lead, now = 16, 0.0
+    steps = [0] * n
+    dry: list[float | None] = [None] * n
+    joined = [0.3 * k for k in range(n)]
+    first: list[float] = [0.0] * n
+    underruns = 0
+    while now < seconds:
+        views = [
+            LaneView(k, Next.LEAD if steps[k] < lead else Next.FULL, dry[k], joined[k], 2.0)
+            for k in range(n)
+            if joined[k] <= now
+        ]
+        p = plan(views, costs, now)
+        if not p.lanes:
+            coming = min((j for j in joined if j > now), default=math.inf)
+            now = min(p.wake_at, coming, seconds)
+            continue
+        now += (costs.lead if p.lead else costs.full).of(len(p.lanes))
+        for k in p.lanes:
+            steps[k] += 1
+            if steps[k] <= lead + 2:
+                continue
+            was = dry[k]
+            if was is None:
+                first[k] = now - joined[k]
+                dry[k] = now + 0.08
+            else:
+                underruns += now > was + 1e-9
+                dry[k] = max(was, now) + 0.08
+    return underruns, first
+
+
+def test_n_streams_that_fill_85_percent_of_the_frame_never_run_dry() -> None:
+    for costs in (CPU, GPU, Costs(full=StepCost(0.012, 0.0035), lead=StepCost(0.003, 0.001))):
+        n = max(k for k in range(1, 65) if costs.full.of(k) <= 0.85 * 0.08)
+        underruns, _ = simulate(n, costs, 40.0)
+        assert underruns == 0, costs
+
+
+def test_the_last_to_join_waits_little_longer_than_the_first() -> None:
+    n = max(k for k in range(1, 65) if CPU.full.of(k) <= 0.70 * 0.08)
+    _, first = simulate(n, CPU, 30.0)
+    alone = 16 * CPU.lead.of(1) + 3 * CPU.full.of(1)
+    assert max(first) <= 2 * alone
