@@ -1,0 +1,270 @@
+"""One engine, all streams: carries out commands, asks the scheduler, steps the engine, says what happened.
+
+It is synchronous and owned by one thread (device.py gives it one); the clock is handed in, so tests run it under
+simulated time. It knows nothing of sockets or formats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from runtime.audio_silence import LeadTrimmer, end_ramp
+from runtime.errors import NameUnknown, SpeechError
+from runtime.port import Engine, FrameOut, LaneState, Pcm, WordTime
+from runtime.scheduler import Costs, LaneView, Next, Plan, plan
+from runtime.serve.traffic import (
+    Broken,
+    Close,
+    Command,
+    End,
+    Feed,
+    Finished,
+    Flush,
+    Flushed,
+    Happening,
+    Hold,
+    Open,
+    Paused,
+    Sound,
+    Words,
+)
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A stream on its lane."""
+
+    sid: int
+    lane: int
+    trimmer: LeadTrimmer | None
+    ahead_max_s: float
+    priority: int
+    waiting_since: float
+    dry_at: float | None = None
+    held: bool = False
+    starved: bool = True  # a fresh stream has no text; so the first Paused is for text that really ran dry
+    sound_s: float = 0.0  # of the model's own time line, before trimming
+    heard: bool = False
+    last_sample: float = 0.0
+    steps: int = 0
+    words_fed: int = 0
+    words_done: int = 0
+    last_stop_s: float = 0.0
+    waiting_words: list[WordTime] = field(default_factory=list)
+    marks: deque[tuple[int, int]] = field(default_factory=deque)  # (words fed before it, mark)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts since the start; read by other threads, written only here."""
+
+    steps_full: int = 0
+    steps_lead: int = 0
+    lane_steps: int = 0
+    model_s: float = 0.0
+    plan_s: float = 0.0
+    underruns: int = 0
+    step_began: float = math.inf  # finite while the engine is inside a step: what a watchdog looks at
+
+
+class Conductor:
+    """`trim`: whether leading silence is cut. `costs` come from the warm-up."""
+
+    def __init__(
+        self, engine: Engine, costs: Costs, clock: Callable[[], float], *, trim: bool = True
+    ) -> None:
+        self._engine, self._costs, self._clock, self._trim = engine, costs, clock, trim
+        self._frame_s = engine.frame_samples / engine.sample_rate
+        self._seats: dict[int, _Seat] = {}
+        self._by_lane: dict[int, _Seat] = {}
+        self.tally = Tally()
+
+    @property
+    def seated(self) -> int:
+        return len(self._seats)
+
+    def obey(self, commands: Iterable[Command]) -> list[Happening]:
+        """Carries out commands in order. A command for a stream that is gone is late, not wrong: it is dropped."""
+        out: list[Happening] = []
+        for command in commands:
+            if isinstance(command, Open):
+                self._open(command, out)
+                continue
+            seat = self._seats.get(command.sid)
+            if seat is None:
+                continue
+            try:
+                self._obey(seat, command, out)
+            except SpeechError as why:
+                self._break(seat, "invalid", str(why), out)
+        return out
+
+    def turn(self) -> tuple[list[Happening], float]:
+        """One step if one is due. Returns what happened and when to come back: 0 now, inf after a command."""
+        began = self._clock()
+        out: list[Happening] = []
+        views = self._views(began, out)
+        decision = plan(views, self._costs, began)
+        if not decision.lanes:
+            return out, decision.wake_at
+        self._step(decision, began, out)
+        return out, 0.0
+
+    def _open(self, command: Open, out: list[Happening]) -> None:
+        try:
+            lane = self._engine.open(command.spec)
+        except NameUnknown as why:
+            out.append(Broken(command.sid, "voice_unknown", str(why)))
+        except SpeechError as why:
+            out.append(Broken(command.sid, "invalid", str(why)))
+        else:
+            trimmer = LeadTrimmer(self._engine.sample_rate) if self._trim else None
+            seat = _Seat(command.sid, lane, trimmer, command.ahead_max_s, command.priority, self._clock())
+            self._seats[command.sid] = self._by_lane[lane] = seat
+
+    def _obey(self, seat: _Seat, command: Command, out: list[Happening]) -> None:
+        match command:
+            case Feed(entries=entries):
+                self._engine.feed(seat.lane, entries)
+                seat.words_fed += sum(1 for e in entries if e.tokens)
+            case Flush(mark=mark):
+                self._engine.flush(seat.lane)
+                seat.marks.append((seat.words_fed, mark))
+                self._settle(seat, self._engine.state(seat.lane), out)
+            case End():
+                self._engine.end(seat.lane)
+                if self._engine.state(seat.lane) is LaneState.ENDED:
+                    self._finish(seat, out)
+            case Close():
+                self._leave(seat)
+            case Hold(on=on):
+                seat.held = on
+            case _:
+                raise AssertionError(command)
+
+    def _views(self, now: float, out: list[Happening]) -> list[LaneView]:
+        views = []
+        for seat in list(self._seats.values()):
+            state = self._engine.state(seat.lane)
+            if state is LaneState.ENDED:
+                self._finish(seat, out)
+                continue
+            self._note_text(seat, state, now, out)
+            if seat.starved or seat.held:
+                continue
+            kind = Next.LEAD if state is LaneState.LEAD else Next.FULL
+            views.append(LaneView(seat.lane, kind, seat.dry_at, seat.waiting_since, seat.ahead_max_s, seat.priority))
+        return views
+
+    def _note_text(self, seat: _Seat, state: LaneState, now: float, out: list[Happening]) -> None:
+        """Marks the moments at which text runs dry and comes back; the silence between is the caller's, not ours."""
+        starved = state is LaneState.STARVED
+        if starved and not seat.starved:
+            out.append(Paused(seat.sid))
+            self._settle(seat, state, out)
+        if (seat.starved or seat.held) and not starved and (seat.dry_at is None or seat.dry_at < now):
+            seat.dry_at = None
+            seat.waiting_since = now if seat.starved else seat.waiting_since
+        seat.starved = starved
+
+    def _step(self, decision: Plan, began: float, out: list[Happening]) -> None:
+        tally = self.tally
+        started = self._clock()
+        tally.step_began = started
+        try:
+            frames = self._engine.step(decision.lanes, lead=decision.lead)
+        except Exception as why:
+            # What the lanes of a failed step hold is unknown: none of them may be heard again.
+            for lane in decision.lanes:
+                self._break(self._by_lane[lane], "internal", f"the model failed: {type(why).__name__}: {why}", out)
+            return
+        finally:
+            tally.step_began = math.inf
+        now = self._clock()
+        tally.model_s += now - started
+        tally.lane_steps += len(frames)
+        if decision.lead:
+            tally.steps_lead += 1
+        else:
+            tally.steps_full += 1
+        for frame in frames:
+            self._take(self._by_lane[frame.lane], frame, now, out)
+        tally.plan_s += started - began + self._clock() - now
+
+    def _take(self, seat: _Seat, frame: FrameOut, now: float, out: list[Happening]) -> None:
+        seat.steps += 1
+        if frame.pcm is not None:
+            if not np.isfinite(frame.pcm.sum()):
+                self._break(seat, "internal", "the model gave samples that are not numbers", out)
+                return
+            seat.sound_s += self._frame_s
+            self._hear(seat, seat.trimmer.push(frame.pcm) if seat.trimmer else frame.pcm, now, out)
+        self._tell_words(seat, frame.finished, out)
+        if frame.state is LaneState.ENDED:
+            self._finish(seat, out)
+        elif seat.marks:
+            self._settle(seat, frame.state, out)
+
+    def _hear(self, seat: _Seat, pcm: Pcm, now: float, out: list[Happening]) -> None:
+        """Sends samples on and moves the moment at which the listener runs dry."""
+        if not len(pcm):
+            return
+        late_s = max(0.0, now - seat.dry_at) if seat.dry_at is not None else 0.0
+        if late_s:
+            self.tally.underruns += 1
+        start = now if seat.dry_at is None or late_s else seat.dry_at
+        seat.dry_at = start + len(pcm) / self._engine.sample_rate
+        seat.heard = True
+        seat.last_sample = float(pcm[-1])
+        out.append(Sound(seat.sid, pcm, late_s))
+
+    def _tell_words(self, seat: _Seat, finished: tuple[WordTime, ...], out: list[Happening]) -> None:
+        """Words wait until the cut is known: their times count from the first sample that is sent."""
+        if finished:
+            seat.words_done += len(finished)
+            seat.last_stop_s = finished[-1].stop_s
+            seat.waiting_words.extend(finished)
+        if seat.waiting_words and (seat.heard or seat.trimmer is None):
+            out.append(Words(seat.sid, self._moved(seat)))
+            seat.waiting_words.clear()
+
+    def _moved(self, seat: _Seat) -> tuple[WordTime, ...]:
+        cut = seat.trimmer.trimmed_s if seat.trimmer else 0.0
+        return tuple(
+            WordTime(w.text, max(0.0, w.start_s - cut), max(0.0, w.stop_s - cut)) for w in seat.waiting_words
+        )
+
+    def _settle(self, seat: _Seat, state: LaneState, out: list[Happening]) -> None:
+        """Answers the flushes whose last word has sounded to its end."""
+        over = state in (LaneState.STARVED, LaneState.ENDED)
+        while seat.marks:
+            words, mark = seat.marks[0]
+            sounded = seat.words_done >= words and seat.sound_s >= seat.last_stop_s
+            if not (over or (words and sounded)):
+                return
+            seat.marks.popleft()
+            out.append(Flushed(seat.sid, mark))
+
+    def _finish(self, seat: _Seat, out: list[Happening]) -> None:
+        if seat.trimmer:
+            self._hear(seat, seat.trimmer.finish(), self._clock(), out)
+        if seat.heard:
+            self._hear(seat, end_ramp(seat.last_sample, self._engine.sample_rate), self._clock(), out)
+        if seat.waiting_words:
+            out.append(Words(seat.sid, self._moved(seat)))
+        self._settle(seat, LaneState.ENDED, out)
+        out.append(Finished(seat.sid, seat.trimmer.trimmed_s if seat.trimmer else 0.0, seat.steps))
+        self._leave(seat)
+
+    def _break(self, seat: _Seat, code: str, message: str, out: list[Happening]) -> None:
+        out.append(Broken(seat.sid, code, message))
+        self._leave(seat)
+
+    def _leave(self, seat: _Seat) -> None:
+        self._engine.close(seat.lane)
+        del self._seats[seat.sid], self._by_lane[seat.lane]

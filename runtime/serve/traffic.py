@@ -1,0 +1,105 @@
+"""What crosses between the event loop and the device thread: commands one way, happenings the other. Values only.
+
+A stream is known by its `sid`, a number that is never used twice; lanes are the conductor's own business. A
+happening for a sid that the loop has dropped is dropped there too, so a lane's next holder can never be heard by the
+last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runtime.port import Entry, Pcm, StreamSpec, WordTime
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    sid: int
+    spec: StreamSpec
+    ahead_max_s: float
+    priority: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    sid: int
+    entries: Sequence[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Speak all that was fed; answered by Flushed(mark) once its last sound is out."""
+
+    sid: int
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    sid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    sid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The stream's reader does not keep up: no steps for it until Hold(on=False)."""
+
+    sid: int
+    on: bool
+
+
+Command = Open | Feed | Flush | End | Close | Hold
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """Samples to hear next, without leading silence. `late_s` > 0: the listener has run dry for so long."""
+
+    sid: int
+    pcm: Pcm
+    late_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words whose place in the sound that is sent is known, in order, each once."""
+
+    sid: int
+    words: tuple[WordTime, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The text ran dry; no sound is made until more comes."""
+
+    sid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    sid: int
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    sid: int
+    silence_s: float  # leading silence that was cut
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The stream is over. `code` as in Refusal: voice_unknown, invalid or internal."""
+
+    sid: int
+    code: str
+    message: str
+
+
+Happening = Sound | Words | Paused | Flushed | Finished | Broken
