@@ -1,0 +1,100 @@
+"""Fakes that implement ports in memory, with knobs: what a node holds, what it refuses, what it is slow at."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+
+from bdn.digest import Digest, Hasher
+from bdn.errors import BdnError, ChunkMissing, Missing, ShortRead
+from bdn.manifest import Chunk
+from bdn.nvme_model import FileChunk
+from bdn.ports import Ask, Holding, OpenChunk, Span
+
+
+class MemorySink:
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self.data = bytearray()
+
+    @property
+    def received(self) -> int:
+        return len(self.data)
+
+    def write(self, piece: memoryview | bytes) -> None:
+        if len(self.data) + len(piece) > self.chunk.size:
+            raise ShortRead(self.chunk.digest, source="test", got_bytes=self.chunk.size + 1, want_bytes=self.chunk.size)
+        self.data += piece
+
+    def restart(self) -> None:
+        self.data.clear()
+
+    def digest(self) -> Digest:
+        hasher = Hasher()
+        hasher.update(bytes(self.data))
+        return hasher.digest()
+
+
+class FileShelf:
+    """Chunks in one temporary file each."""
+
+    def __init__(self, bodies: Sequence[bytes]) -> None:
+        self.bodies = {Digest.of(b): b for b in bodies}
+        self.opened = 0
+
+    def open(self, digest: Digest) -> OpenChunk | None:
+        body = self.bodies.get(digest)
+        if body is None:
+            return None
+        with tempfile.TemporaryFile() as file:
+            file.write(b"before" + body)
+            file.flush()
+            self.opened += 1
+            return FileChunk((Span(os.dup(file.fileno()), 6, len(body)),), len(body))
+
+
+class Lease:
+    def __init__(self, owner: ScriptedAnswerer) -> None:
+        self._owner = owner
+
+    def close(self, sent_bytes: int) -> None:
+        self._owner.sent.append(sent_bytes)
+
+
+class ScriptedAnswerer:
+    """Answers at once, or after `gate` opens, or with an error; remembers who asked and what was sent."""
+
+    def __init__(self, *, refuse: BdnError | None = None, gate: asyncio.Event | None = None) -> None:
+        self.refuse, self.gate = refuse, gate
+        self.asks: list[Ask] = []
+        self.sent: list[int] = []
+        self.cancelled = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.holdings: dict[Digest, Holding] = {}
+
+    async def answer(self, digest: Digest, ask: Ask) -> Lease:
+        self.asks.append(ask)
+        self.asked.set()
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        if self.refuse is not None:
+            raise self.refuse
+        return Lease(self)
+
+    def probe(self, digests: Sequence[Digest], ask: Ask) -> tuple[Holding, ...]:
+        return tuple(self.holdings.get(d, Holding.LACKS) for d in digests)
+
+    async def told(self, topic: str, body: bytes) -> bytes:
+        if topic != "echo":
+            raise Missing(f"no topic {topic}")
+        return body[::-1]
+
+
+def missing(digest: Digest) -> ChunkMissing:
+    return ChunkMissing(digest, source="node-b")
