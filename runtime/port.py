@@ -157,7 +157,8 @@ class Engine(Protocol):
     def flush(self, lane: int) -> None:
         """Speaks every entry fed so far without waiting for more, sound included; then the lane starves again.
 
-        The steps that carry the last word's sound out are padding. Entries fed meanwhile are taken up at once.
+        The steps that carry the last word's sound out are padding; entries fed meanwhile are taken up as soon as
+        they could be without it.
         """
 
     def end(self, lane: int) -> None:

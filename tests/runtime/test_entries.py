@@ -1,0 +1,64 @@
+"""Text to entries: however it is cut into pieces, the entries are the same."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.entries import PAUSE_S_MAX, EntryMaker, PlainFeed
+from runtime.port import Entry
+
+
+def encode(word: str) -> list[int]:
+    return [4 + ord(c) % 500 for c in word]
+
+
+def feed_of(text: str, cuts: list[int]) -> list[Entry]:
+    feed = PlainFeed(EntryMaker(encode))
+    entries: list[Entry] = []
+    edges = [0, *sorted(c % (len(text) + 1) for c in cuts), len(text)]
+    for start, stop in itertools.pairwise(edges):
+        entries += feed.push(text[start:stop])
+    return entries + list(feed.end())
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(['<break time="0.4s"/>', "<break", ">", "a<b", "word", " ", "\n", "l’eau", ":", "<", "🙂"])
+    ),
+    st.lists(st.integers(0, 200), max_size=8),
+)
+def test_any_cut_gives_the_same_entries(parts: list[str], cuts: list[int]) -> None:
+    text = "".join(parts)
+    assert feed_of(text, cuts) == feed_of(text, []) == feed_of(text, list(range(len(text))))
+
+
+def test_words_pauses_and_the_speaker_mark() -> None:
+    entries = feed_of('Hello big <break time="0.4s"/> world', [])
+    assert [e.text for e in entries] == ["Hello", "big", "", "world"]
+    assert entries[0].tokens == (1, *encode("Hello"))
+    assert entries[0].padding == 1 + 6 - 1
+    assert entries[2] == Entry((), "", 5)
+
+
+def test_a_pause_is_bounded() -> None:
+    assert feed_of('<break time="99999s"/>', []) == [Entry((), "", round(PAUSE_S_MAX * 12.5))]
+
+
+def test_a_word_without_tokens_is_no_entry() -> None:
+    assert EntryMaker(lambda _: []).word("?") == ()
+
+
+@pytest.mark.parametrize("turn", [0, 1, 2])
+def test_a_turn_is_marked_with_its_speaker_once(turn: int) -> None:
+    maker = EntryMaker(encode)
+    for _ in range(turn):
+        maker.word("before")
+        maker.turn()
+    first, second = maker.word("a"), maker.word("b")
+    assert first[0].tokens[0] == 1 + turn % 2
+    assert second[0].tokens == tuple(encode("b"))
