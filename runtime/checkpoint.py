@@ -1,0 +1,94 @@
+"""From a directory of verified files to an engine that speaks: which file is what, read strictly.
+
+It owns the order of loading. It knows nothing of how the files came there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runtime import config as configs
+from runtime import weights
+from runtime.config import ModelConfig
+from runtime.entries import EntryMaker, PlainFeed
+from runtime.errors import CheckpointInvalid, NameUnknown
+from runtime.model import layout
+from runtime.model.codec import Codec, load_codec
+from runtime.model.layout import SpeechModel
+from runtime.port import StreamSpec, TextFeed
+from runtime.voices import Voices
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint's parts, loaded and checked."""
+
+    config: ModelConfig
+    model: SpeechModel
+    codec: Codec
+    voices: Voices
+    encode: Callable[[str], list[int]]
+
+    def make_feed(self, spec: StreamSpec) -> TextFeed:
+        """A fresh text feed for one stream."""
+        maker = EntryMaker(self.encode, spec.padding_between, self.config.speaks_by_embedding)
+        return PlainFeed(maker)
+
+
+def load(
+    directory: Path,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    codebooks: int | None = None,
+    check_values: bool = True,
+) -> Checkpoint:
+    """Everything in a checkpoint's directory. Raises CheckpointInvalid, in one line naming the file and the tensor."""
+    if dtype not in DTYPES:
+        raise NameUnknown("dtype", dtype, DTYPES)
+    config = configs.read(directory)
+    if codebooks is not None and not 2 <= codebooks <= config.dep_q:
+        raise CheckpointInvalid("codebooks", f"must lie between 2 and {config.dep_q}, is {codebooks}")
+    where = torch.device(device)
+    tensors = weights.read(directory / config.model_file)
+    weights.check(tensors, layout.expected(config), config.model_file, values=check_values)
+    model = layout.assemble(config, tensors, dtype=DTYPES[dtype], device=where, codebooks=codebooks)
+    codec = load_codec(
+        weights.read(directory / config.codec_file), codec_config(directory, config),
+        n_q=model.depth.codebooks, device=where,
+    )  # fmt: skip
+    return Checkpoint(config, model, codec, Voices(directory, config), _tokenizer(directory / config.tokenizer_file))
+
+
+def codec_config(directory: Path, config: ModelConfig) -> dict[str, Any] | None:
+    """What config.json says of the codec, or the file it names; None is the published Mimi."""
+    if config.codec is not None:
+        return dict(config.codec)
+    if config.codec_config_file is None:
+        return None
+    path = directory / config.codec_config_file
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as why:
+        raise CheckpointInvalid(str(path), f"cannot be read as JSON: {why}") from None
+    if not isinstance(raw, dict):
+        raise CheckpointInvalid(str(path), "must be a JSON object")
+    return raw
+
+
+def _tokenizer(path: Path) -> Callable[[str], list[int]]:
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        processor = SentencePieceProcessor(model_file=str(path))
+    except (OSError, RuntimeError) as why:
+        raise CheckpointInvalid(str(path), f"is not a readable SentencePiece model: {why}") from None
+    return lambda text: list(processor.encode(text))

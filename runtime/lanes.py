@@ -1,0 +1,171 @@
+"""Everything the lanes carry from step to step, allocated once: inputs, state, outputs, all at fixed addresses.
+
+A *bucket* of n lanes is lanes 0 .. n - 1, as views of the same memory: a step over few lanes costs little, a stream
+never moves, and a captured graph of any bucket finds its state where it was captured.
+Shapes: B lanes, W rows per lane (1; 2 with guidance: own row, null row), R = B W rows, K codebooks, C context,
+H heads, E head width, D width, S voice positions, P samples per frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from runtime.config import ModelConfig
+from runtime.model.codec import Codec, CodecState
+
+NOT_FORCED = -2  # in `forced`: the model chooses this code
+NOTHING = -1  # no token: embedded as zeros
+INTS_BEFORE_FORCED = 3
+
+
+@dataclass(slots=True)
+class LaneTensors:
+    """One set of buffers, or the first lanes of it."""
+
+    ways: int
+    # In: written by the host before a step.
+    ints: Tensor  # [B, 3 + K] int64: advance, token if no word, token if word, forced codes
+    noise_text: Tensor  # [B, k_text] float32
+    noise_audio: Tensor  # [B, K, k_audio]
+    # Set when a stream opens.
+    temp: Tensor  # [B, 1]
+    text_temp: Tensor  # [B, 1]
+    bonus: Tensor  # [B, 1]
+    guidance: Tensor  # [B, 1]
+    masked_until: Tensor  # [B]: null rows hear nothing of a voice prompt up to here; -1: they hear all
+    condition: Tensor  # [R, D]
+    crosses: list[Tensor]  # per layer [2, R, H, S, E]
+    # State: read and written by a step.
+    offset: Tensor  # [B] int64
+    text: Tensor  # [B]: the last text token
+    audio: Tensor  # [B, n_q]: the last codes
+    history: Tensor  # [B, K, max_delay + 1]: codes of the last steps, this one last
+    caches: list[Tensor]  # per layer [R, C, 2, H, E]
+    codec: CodecState
+    # Out: valid until the next step.
+    asked: Tensor  # [B] bool: the model asked for the next word
+    token: Tensor  # [B]: the text token that was fed
+    codes: Tensor  # [B, K]: this step's codes, -1 where there is none
+    pcm: Tensor  # [B, P] float32: of the frame completed by this step
+
+    @property
+    def lanes(self) -> int:
+        return self.offset.shape[0]
+
+    @property
+    def advance(self) -> Tensor:
+        return self.ints[:, 0] != 0
+
+    def first(self, lanes: int) -> LaneTensors:
+        """The bucket of the first `lanes` lanes, sharing memory."""
+        rows = lanes * self.ways
+        whole = ("noise_text", "noise_audio", "temp", "text_temp", "bonus", "guidance", "masked_until", "ints",
+                 "offset", "text", "audio", "history", "asked", "token", "codes", "pcm")  # fmt: skip
+        return replace(
+            self,
+            **{name: getattr(self, name)[:lanes] for name in whole},
+            condition=self.condition[:rows],
+            crosses=[c[:, :rows] for c in self.crosses],
+            caches=[c[:rows] for c in self.caches],
+            codec=self.codec.first(lanes),
+        )
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor a step reads or writes besides the model's weights."""
+        own = [getattr(self, f) for f in self.__slots__]
+        flat = [t for t in own if isinstance(t, Tensor)]
+        return [*flat, *self.crosses, *self.caches, *self.codec.tensors()]
+
+
+def allocate(
+    config: ModelConfig,
+    codec: Codec,
+    *,
+    lanes: int,
+    ways: int,
+    codebooks: int,
+    top_k: int,
+    text_top_k: int,
+    voice_positions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> LaneTensors:
+    """Fresh buffers for `lanes` lanes."""
+    rows, stack = lanes * ways, config.temporal
+    head = stack.dim // stack.heads
+
+    def whole(*shape: int, fill: int = 0) -> Tensor:
+        return torch.full(shape, fill, dtype=torch.int64, device=device)
+
+    def single(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float32, device=device)
+
+    layers = range(stack.layers)
+    return LaneTensors(
+        ways=ways,
+        ints=whole(lanes, INTS_BEFORE_FORCED + codebooks),
+        noise_text=single(lanes, min(text_top_k, config.text_card_out)),
+        noise_audio=single(lanes, codebooks, min(top_k, config.card)),
+        temp=single(lanes, 1), text_temp=single(lanes, 1), bonus=single(lanes, 1), guidance=single(lanes, 1),
+        masked_until=whole(lanes, fill=-1),
+        condition=torch.zeros(rows, stack.dim, dtype=dtype, device=device),
+        crosses=[
+            torch.zeros(2, rows, stack.heads, voice_positions, head, dtype=dtype, device=device)
+            for _ in (layers if config.cross_attention else ())
+        ],
+        offset=whole(lanes), text=whole(lanes), audio=whole(lanes, config.n_q),
+        history=whole(lanes, codebooks, config.delays.max_delay + 1, fill=NOTHING),
+        caches=[torch.zeros(rows, config.context, 2, stack.heads, head, dtype=dtype, device=device) for _ in layers],
+        codec=codec.initial_state(lanes),
+        asked=torch.zeros(lanes, dtype=torch.bool, device=device), token=whole(lanes),
+        codes=whole(lanes, codebooks, fill=NOTHING), pcm=single(lanes, codec.frame_samples),
+    )  # fmt: skip
+
+
+def restart(state: LaneTensors, config: ModelConfig, lane: int) -> None:
+    """Puts one lane at the start of a stream, in place. Its caches need no clearing: positions not yet reached are
+    masked, and what a former stream left there is overwritten before it is seen."""
+    state.offset[lane] = 0
+    state.text[lane] = config.text_card
+    state.audio[lane] = config.card
+    state.history[lane] = NOTHING
+    chosen = torch.zeros(state.lanes, dtype=torch.bool, device=state.offset.device)
+    chosen[lane] = True
+    state.codec.reset(chosen)
+
+
+class HostInputs:
+    """The host's side of a step's inputs: numpy arrays that are the device's own memory on a CPU, and one pinned
+    copy each on a GPU, sent by `push`."""
+
+    def __init__(self, state: LaneTensors) -> None:
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        self.ints: NDArray[np.int64] = self._mirror(state.ints).numpy()
+        self.noise_text: NDArray[np.float32] = self._mirror(state.noise_text).numpy()
+        self.noise_audio: NDArray[np.float32] = self._mirror(state.noise_audio).numpy()
+        self.ints[:, INTS_BEFORE_FORCED:] = NOT_FORCED
+        self.noise_text[:] = 1.0
+        self.noise_audio[:] = 1.0
+
+    def _mirror(self, tensor: Tensor) -> Tensor:
+        if tensor.device.type == "cpu":
+            return tensor
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._pairs.append((tensor, host))
+        return host
+
+    def push(self) -> None:
+        for device, host in self._pairs:
+            device.copy_(host, non_blocking=True)
+
+
+def set_rows(target: Tensor, lane: int, ways: int, rows: Sequence[Tensor], dim: int = 0) -> None:
+    """Writes one lane's rows (own, and null with guidance) into a buffer whose dimension `dim` counts rows."""
+    for way in range(ways):
+        target.select(dim, lane * ways + way).copy_(rows[way])

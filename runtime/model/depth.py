@@ -1,0 +1,93 @@
+"""The depth transformer: the codes of one frame, coarse first, from the temporal step's summary. No memory of frames.
+
+Shapes: B lanes, R rows (B, or 2 B with guidance: a lane's own row, then its null row), K codebooks, D depth width.
+Each codebook has its own input, embedding and output matrices and shares its layers' weights with the codebooks of the
+same weight set. The loop over codebooks is unrolled: K is fixed, every index is a constant, one graph holds the frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from runtime.model.layers import GatedMlp, attend, project_add, rms_norm
+
+# Takes the codebook's index and its logits [B, V]; gives its tokens [B].
+Choose = Callable[[int, Tensor], Tensor]
+
+
+@dataclass(slots=True)
+class DepthWeights:
+    """One layer's matrices for one weight set, sliced once at load."""
+
+    w_qkv: Tensor  # [3 D, D]
+    w_out: Tensor  # [D, D]
+    mlp: GatedMlp
+
+
+@dataclass(slots=True)
+class DepthLayer:
+    norm1: Tensor  # [D] float32
+    norm2: Tensor
+    sets: list[DepthWeights]  # [K]: the set of each codebook
+
+
+class Depth:
+    """The stack and its per-codebook ends."""
+
+    def __init__(
+        self,
+        layers: Sequence[DepthLayer],
+        w_in: Tensor,
+        schedule: Sequence[int],
+        text_table: Tensor,
+        tables: Sequence[Tensor],
+        w_logits: Sequence[Tensor],
+        *,
+        heads: int,
+    ) -> None:
+        self.layers = list(layers)
+        self.w_in = w_in  # [sets * D, temporal width]
+        self.schedule = tuple(schedule)  # [K]
+        self.text_table = text_table  # [rows, D]: first stream, second stream, a zero row
+        self.tables = list(tables)  # [K - 1] of [card, D]
+        self.w_logits = list(w_logits)  # [K] of [card, D]
+        self.heads = heads
+        self.dim = text_table.shape[1]
+        self.codebooks = len(self.w_logits)
+
+    def frame(self, summary: Tensor, text_rows: Tensor, choose: Choose, *, guided: bool = False) -> Tensor:
+        """Codes [B, K] int64. summary: [R, temporal width]. text_rows: [R, N] rows of text_table to be summed.
+
+        With `guided`, rows alternate (own, null) and `choose` gets the logits of both, [R, V].
+        """
+        inputs = F.linear(summary, self.w_in).view(summary.shape[0], -1, self.dim)
+        token_in = F.embedding(text_rows, self.text_table).sum(dim=1)
+        pasts: list[list[Tensor]] = [[] for _ in self.layers]
+        codes: list[Tensor] = []
+        for k in range(self.codebooks):
+            x = inputs[:, self.schedule[k]] + token_in
+            for layer, past in zip(self.layers, pasts, strict=True):
+                x = self._layer(x, layer, layer.sets[k], past)
+            code = choose(k, F.linear(x, self.w_logits[k]))
+            codes.append(code)
+            if k + 1 < self.codebooks:
+                token_in = F.embedding(code, self.tables[k])
+                if guided:
+                    token_in = token_in.repeat_interleave(2, dim=0)
+        return torch.stack(codes, dim=1)
+
+    def _layer(self, x: Tensor, layer: DepthLayer, weights: DepthWeights, past: list[Tensor]) -> Tensor:
+        qkv = F.linear(rms_norm(x, layer.norm1), weights.w_qkv).view(x.shape[0], 3, self.heads, -1)
+        past.append(qkv)
+        if len(past) == 1:
+            mixed = qkv[:, 2].flatten(1)  # a single position attends to itself alone
+        else:
+            seen = torch.stack(past, dim=3)
+            mixed = attend(qkv[:, 0], seen[:, 1], seen[:, 2], None)
+        x = project_add(x, mixed, weights.w_out)
+        return weights.mlp.add_to(x, rms_norm(x, layer.norm2))

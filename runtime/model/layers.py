@@ -1,0 +1,72 @@
+"""The pieces both transformers are made of, one position at a time. Weights come in as plain tensors; no state here.
+
+Shapes: R rows (lanes, or lanes times two with guidance), D width, H heads, E = D / H, C positions of context.
+Matrices keep the checkpoint's [out, in] layout, so that memory-mapped weights are used where they lie.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+RMS_EPS = 1e-8
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """x * weight / rms(x), in float32 whatever x is, returned as x's type. x: [R, D], weight: [D] float32."""
+    wide = x.float()
+    scale = torch.rsqrt(torch.linalg.vecdot(wide, wide).mul_(1.0 / x.shape[-1]).add_(RMS_EPS))
+    return (wide * (weight * scale.unsqueeze(-1))).to(x.dtype)
+
+
+def project_add(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """x + y @ weight.T: a projection back onto the residual stream, in one call."""
+    return torch.addmm(x, y, weight.t())
+
+
+@dataclass(slots=True)
+class GatedMlp:
+    """silu(a) * b, with a and b the halves of one projection."""
+
+    w_in: Tensor  # [2 F, D]
+    w_out: Tensor  # [D, F]
+
+    def add_to(self, x: Tensor, normed: Tensor) -> Tensor:
+        """x + mlp(normed)."""
+        hidden = F.linear(normed, self.w_in)
+        gate, value = hidden.tensor_split(2, dim=-1)
+        return project_add(x, F.silu(gate) * value, self.w_out)
+
+
+class Rope:
+    """Rotary positions over interleaved pairs, as angles on the complex unit circle, always in float32."""
+
+    def __init__(self, head_dim: int, max_period: float, device: torch.device) -> None:
+        # In the reference's order of operations: another one shifts late positions.
+        exponents = torch.arange(head_dim // 2, device=device, dtype=torch.float32)
+        self.freqs = torch.exp(exponents * (-math.log(max_period) * 2 / head_dim))
+
+    def at(self, offset: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin, [R, 1, E / 2], for the positions [R]; the same for every layer of a step."""
+        angle = (offset.float().unsqueeze(-1) * self.freqs).unsqueeze(1)
+        return torch.cos(angle), torch.sin(angle)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [R, H, E] turned by its row's angles."""
+    real, imag = x.float().view(*x.shape[:-1], -1, 2).unbind(-1)
+    turned = torch.stack((real * cos - imag * sin, real * sin + imag * cos), dim=-1)
+    return turned.flatten(-2).to(x.dtype)
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """One query per row and head over its keys. query [R, H, E], keys and values [R, H, C, E]; [R, D] comes back.
+
+    mask: [R, 1, 1, C], 0 or minus infinity, or None.
+    """
+    out = F.scaled_dot_product_attention(query.unsqueeze(2), keys, values, mask)
+    return out.flatten(1)

@@ -1,0 +1,55 @@
+"""From logits to a token, the randomness handed in. No generator lives here: same logits, same noise, same token.
+
+Sampling is the exponential race over the top k: among the k likeliest tokens, in order, the one with the greatest
+probability / noise wins, noise being independent draws of the unit exponential. That is the reference's own method, so
+the same noise gives the reference's tokens.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def sample(logits: Tensor, temp: Tensor, noise: Tensor) -> Tensor:
+    """One token per row: [B] int64. logits [B, V]; temp [B, 1]; noise [B, k].
+
+    A temperature of 0 takes the likeliest. A smaller top k for one row is noise of infinity beyond its k.
+    """
+    wide = logits.float()
+    greedy = temp <= 0
+    probs = torch.softmax(wide / torch.where(greedy, 1.0, temp), dim=-1)
+    top, ids = torch.topk(probs, noise.shape[-1], dim=-1)
+    won = (top / noise).argmax(dim=-1, keepdim=True)
+    drawn = ids.gather(-1, won)
+    return torch.where(greedy, wide.argmax(dim=-1, keepdim=True), drawn).squeeze(-1)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """`sample` where every row has temperature 0: [B] int64."""
+    return logits.float().argmax(dim=-1)
+
+
+class Noise:
+    """The noise of one stream: a function of (seed, step) alone, whatever the batch and whatever came before.
+
+    Philox counts in blocks, keyed by the seed and starting at the step, so that a stream can be moved to another lane,
+    machine or batch, or be resumed, and speak on as it would have.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._key = seed % (1 << 64)
+
+    def fill(self, step: int, text: NDArray[np.float32], audio: NDArray[np.float32] | None) -> None:
+        """Writes unit exponentials into text [k] and, for a whole step, audio [K, k], in place."""
+        draws = np.random.Generator(np.random.Philox(key=self._key, counter=step << 64))
+        draws.standard_exponential(dtype=np.float32, out=text)
+        if audio is not None:
+            draws.standard_exponential(dtype=np.float32, out=audio)
+
+
+def limit_top_k(noise: NDArray[np.float32], top_k: int) -> None:
+    """Bars all ranks from `top_k` on (last axis), in place."""
+    noise[..., top_k:] = np.inf

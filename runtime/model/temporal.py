@@ -1,0 +1,110 @@
+"""The temporal transformer: one step of text and sound in, a summary and the word-ready logits out.
+
+Shapes: R rows, D width, H heads, E = D / H, C context, S positions of the voice attended to, V text logits.
+It owns weights, never state: caches belong to lanes.py and are written in place at each row's own position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from runtime.model.layers import GatedMlp, Rope, attend, project_add, rms_norm, rotate
+
+
+@dataclass(slots=True)
+class CrossAttention:
+    """Attention to the voice. Keys and values are made once per stream, by `keys_values`."""
+
+    norm_weight: Tensor  # [D]
+    norm_bias: Tensor  # [D]
+    w_query: Tensor  # [D, D]
+    w_keys_values: Tensor  # [2 D, D]
+    w_out: Tensor  # [D, D]
+
+    def keys_values(self, source: Tensor, heads: int) -> Tensor:
+        """[2, H, S, E] from the voice's condition [S, D]."""
+        both = F.linear(source, self.w_keys_values)
+        return both.view(source.shape[0], 2, heads, -1).permute(1, 2, 0, 3)
+
+
+@dataclass(slots=True)
+class TemporalLayer:
+    norm1: Tensor  # [D] float32
+    w_qkv: Tensor  # [3 D, D]
+    w_out: Tensor  # [D, D]
+    cross: CrossAttention | None
+    norm2: Tensor
+    mlp: GatedMlp
+
+
+class Temporal:
+    """The whole stack, from embedding rows to logits."""
+
+    def __init__(
+        self,
+        layers: Sequence[TemporalLayer],
+        table: Tensor,
+        out_norm: Tensor,
+        w_text: Tensor,
+        *,
+        heads: int,
+        context: int,
+        max_period: float,
+    ) -> None:
+        self.layers = list(layers)
+        self.table = table  # [rows, D]: every embedding the input is a sum of; its last row is zero
+        self.out_norm = out_norm
+        self.w_text = w_text  # [V, D]
+        self.heads, self.context = heads, context
+        self.dim = table.shape[1]
+        self.head_dim = self.dim // heads
+        self.rope = Rope(self.head_dim, max_period, table.device)
+        self.slots = torch.arange(context, device=table.device)
+
+    def step(
+        self,
+        rows: Tensor,
+        condition: Tensor,
+        offset: Tensor,
+        slot: Tensor,
+        caches: Sequence[Tensor],
+        crosses: Sequence[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Summary [R, D] and text logits [R, V].
+
+        rows: [R, N] indexes into `table`. condition: [R, D], added to the input. offset: [R], each row's position.
+        slot: [R], where its keys go in a cache seen as [R * C, 2 D]: row * C + offset % C. caches: one per layer,
+        [R, C, 2, H, E], written in place. crosses: one per layer, [2, R, H, S, E], or none.
+        A row that must not advance may be computed along: it writes where its own next step will write again.
+        """
+        x = F.embedding(rows, self.table).sum(dim=1) + condition
+        cos, sin = self.rope.at(offset)
+        seen = (self.slots <= offset.unsqueeze(-1)).view(-1, 1, 1, self.context)
+        mask = torch.where(seen, 0.0, float("-inf")).to(x.dtype)
+        for index, layer in enumerate(self.layers):
+            x = self._attend_past(x, layer, cos, sin, slot, caches[index], mask)
+            if layer.cross is not None:
+                x = self._attend_voice(x, layer.cross, crosses[index])
+            x = layer.mlp.add_to(x, rms_norm(x, layer.norm2))
+        summary = rms_norm(x, self.out_norm)
+        return summary, F.linear(summary, self.w_text)
+
+    def _attend_past(
+        self, x: Tensor, layer: TemporalLayer, cos: Tensor, sin: Tensor, slot: Tensor, cache: Tensor, mask: Tensor
+    ) -> Tensor:
+        qkv = F.linear(rms_norm(x, layer.norm1), layer.w_qkv).view(-1, 3 * self.heads, self.head_dim)
+        turned = rotate(qkv[:, : 2 * self.heads], cos, sin)
+        written = torch.cat((turned[:, self.heads :], qkv[:, 2 * self.heads :]), dim=1)
+        cache.view(-1, 2 * self.dim).index_copy_(0, slot, written.view(-1, 2 * self.dim))
+        keys, values = cache.transpose(1, 3).unbind(2)
+        return project_add(x, attend(turned[:, : self.heads], keys, values, mask), layer.w_out)
+
+    def _attend_voice(self, x: Tensor, cross: CrossAttention, keys_values: Tensor) -> Tensor:
+        normed = F.layer_norm(x, (self.dim,), cross.norm_weight, cross.norm_bias, 1e-5)
+        query = F.linear(normed, cross.w_query).view(-1, self.heads, self.head_dim)
+        return project_add(x, attend(query, keys_values[0], keys_values[1], None), cross.w_out)

@@ -1,0 +1,177 @@
+"""The engine: a stream's sound is its own, whoever else is being served and however the text came."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runtime.errors import NameUnknown, NoFreeLane, SpecInvalid, StreamClosed
+from runtime.port import LaneState, StreamSpec
+from tests.runtime.models import TEXT, entries_of, run_out, small_engine, sound, speak
+
+GREEDY = StreamSpec(temp=0, text_temp=0)
+DRAWN = StreamSpec(temp=0.7, text_temp=0.7, seed=11)
+
+
+@pytest.mark.parametrize("spec", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_a_stream_repeats_itself_exactly(tmp_path: Path, spec: StreamSpec) -> None:
+    engine = small_engine(tmp_path)
+    first, second = speak(engine, spec), speak(engine, spec)
+    assert np.array_equal(sound(first), sound(second))
+    assert [f.finished for f in first] == [f.finished for f in second]
+
+
+def test_lead_steps_and_whole_steps_give_the_same_sound(tmp_path: Path) -> None:
+    engine = small_engine(tmp_path)
+    quick = speak(engine, DRAWN)
+    lane = engine.open(DRAWN)
+    engine.feed(lane, entries_of(engine, TEXT))
+    engine.end(lane)
+    slow = []
+    while engine.state(lane) is not LaneState.ENDED:
+        slow += engine.step([lane])
+    assert np.array_equal(sound(quick), sound(slow))
+    assert next(f.step for f in slow if f.pcm is not None) == engine.first_frame_step == 18
+
+
+def test_text_word_by_word_gives_the_same_sound_as_whole(tmp_path: Path) -> None:
+    engine = small_engine(tmp_path)
+    whole = speak(engine, DRAWN, TEXT)
+    lane, feed, pieces = engine.open(DRAWN), engine.text_feed(DRAWN), []
+    for char in TEXT:
+        engine.feed(lane, feed.push(char))
+        pieces += run_out(engine, [lane])
+        assert engine.state(lane) is LaneState.STARVED
+    engine.feed(lane, feed.end())
+    engine.end(lane)
+    pieces += run_out(engine, [lane])
+    assert np.array_equal(sound(whole), sound(pieces))
+
+
+def test_neighbours_joining_and_leaving_change_nothing_in_a_lane(tmp_path: Path) -> None:
+    """Exact, for the same bucket: the same kernels run over the same shapes."""
+    engine = small_engine(tmp_path, lanes=4)
+    other = StreamSpec(temp=0.9, text_temp=0.9, seed=5, voices=("voice1",))
+    top = engine.open(other), engine.open(other), engine.open(other)
+    mine = engine.open(DRAWN)
+    engine.close(top[0])
+    engine.feed(mine, entries_of(engine, TEXT))
+    engine.end(mine)
+    alone = sound(run_out(engine, [mine]))
+    engine.close(mine)
+    engine.close(top[1])
+    engine.close(top[2])
+
+    lanes = [engine.open(replace(other, seed=n)) for n in range(3)]
+    mine = engine.open(DRAWN)
+    for lane in (*lanes, mine):
+        engine.feed(lane, entries_of(engine, TEXT[lane * 4 :]))
+        if lane != mine:
+            engine.end(lane)
+    engine.close(mine)
+    mine = engine.open(DRAWN)
+    engine.feed(mine, entries_of(engine, TEXT))
+    engine.end(mine)
+    frames, n = [], 0
+    while engine.state(mine) is not LaneState.ENDED:
+        n += 1
+        if n == 30:  # one leaves, another takes its lane
+            engine.close(lanes[0])
+            lanes[0] = engine.open(replace(other, seed=99))
+            engine.feed(lanes[0], entries_of(engine, "something else entirely now"))
+            engine.end(lanes[0])
+        moving = [i for i in (lanes[n % 3], lanes[1]) if engine.state(i) in (LaneState.LEAD, LaneState.FULL)]
+        frames += [f for f in engine.step([*dict.fromkeys(moving), mine]) if f.lane == mine]
+    assert np.array_equal(alone, sound(frames))
+
+
+@pytest.mark.parametrize("spec", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_any_lane_and_batch_size_give_the_same_codes(tmp_path: Path, spec: StreamSpec) -> None:
+    """Codes, not bits: a matrix product over more rows may round differently in its last place."""
+    expected = sound(speak(small_engine(tmp_path, lanes=1), spec))
+    engine = small_engine(tmp_path, lanes=5)
+    for busy in range(1, 5):
+        lanes = [engine.open(replace(DRAWN, seed=n)) for n in range(busy)]
+        assert np.array_equal(sound(speak(engine, spec)), expected)
+        for lane in lanes:
+            engine.close(lane)
+
+
+def test_the_noise_of_a_step_depends_on_seed_and_step_alone(tmp_path: Path) -> None:
+    engine = small_engine(tmp_path)
+    assert not np.array_equal(sound(speak(engine, DRAWN))[:5], sound(speak(engine, replace(DRAWN, seed=12)))[:5])
+
+
+def test_a_reopened_lane_remembers_nothing(tmp_path: Path) -> None:
+    engine = small_engine(tmp_path)
+    fresh = sound(speak(engine, GREEDY))
+    speak(engine, replace(DRAWN, voices=("voice1",)), "words of another caller")
+    assert np.array_equal(fresh, sound(speak(engine, GREEDY)))
+
+
+def test_flush_gives_the_sound_of_all_its_words_then_starves(tmp_path: Path) -> None:
+    engine = small_engine(tmp_path)
+    lane = engine.open(GREEDY)
+    engine.feed(lane, entries_of(engine, "one two"))
+    engine.flush(lane)
+    out = run_out(engine, [lane])
+    words = [w for f in out for w in f.finished]
+    assert [w.text for w in words] == ["one", "two"]
+    heard_s = sum(f.pcm is not None for f in out) * 0.08
+    assert heard_s >= words[-1].stop_s
+    assert engine.state(lane) is LaneState.STARVED
+
+
+def test_words_are_timed_and_their_sound_is_given_before_the_end(tmp_path: Path) -> None:
+    out = speak(small_engine(tmp_path), GREEDY)
+    words = [w for f in out for w in f.finished]
+    assert [w.text for w in words] == TEXT.split()
+    assert all(a.stop_s <= b.start_s for a, b in itertools.pairwise(words))
+    assert sum(f.pcm is not None for f in out) * 0.08 >= words[-1].stop_s
+    assert out[-1].ended
+
+
+def test_nothing_to_say_needs_no_step(tmp_path: Path) -> None:
+    engine = small_engine(tmp_path)
+    lane = engine.open(GREEDY)
+    engine.end(lane)
+    assert engine.state(lane) is LaneState.ENDED
+
+
+def test_refusals_say_what_there_is(tmp_path: Path) -> None:
+    engine = small_engine(tmp_path)
+    with pytest.raises(NameUnknown, match=r"voice0\.wav, voice1\.wav"):
+        engine.open(StreamSpec(voices=("nobody",)))
+    with pytest.raises(SpecInvalid, match=r"cfg: must be one of 1\.0, 1\.5"):
+        engine.open(StreamSpec(cfg=1.7))
+    with pytest.raises(SpecInvalid, match="temp"):
+        engine.open(StreamSpec(temp=-1))
+    lane = engine.open(GREEDY)
+    with pytest.raises(NoFreeLane):
+        engine.open(GREEDY)
+    with pytest.raises(ValueError, match="starved"):
+        for _ in range(10):
+            engine.step([lane])
+    engine.end(lane)
+    with pytest.raises(StreamClosed):
+        engine.feed(lane, entries_of(engine, "late"))
+
+
+def test_a_mixed_voice_lies_between_its_parts(tmp_path: Path) -> None:
+    engine = small_engine(tmp_path)
+    one, mix = (
+        speak(engine, replace(GREEDY, voices=("voice0",))),
+        speak(engine, replace(GREEDY, voices=("voice0:1+voice1:3",))),
+    )
+    same = speak(engine, replace(GREEDY, voices=("voice0+voice0.wav",)))
+    assert np.array_equal(sound(one), sound(same))
+    assert not np.array_equal(sound(one)[:3], sound(mix)[:3])
+
+
+def test_fewer_codebooks_speak_the_coarse_codes_only(tmp_path: Path) -> None:
+    out = speak(small_engine(tmp_path, codebooks=4), GREEDY)
+    assert (sound(out)[:, 1:5] >= 0).all() and (sound(out)[:, 5:] == 0).all()
