@@ -1,0 +1,243 @@
+"""What clients and the server say to one another, whatever the protocol; each protocol is a Wire that spells it.
+
+Pure: frames in, values out, and back. No sockets, no clock. A client's mistake is a WireError with a word for it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from runtime.admission import Priority
+from runtime.port import StreamSpec
+
+# Bounds on what one message may make the server hold; far above what any client sends.
+TEXT_CHARS_MAX = 65_536
+NAME_CHARS_MAX = 256
+
+
+class WireError(Exception):
+    """The client said something that cannot be done.
+
+    `code` is one word: malformed (the frame itself), invalid (a value), voice_unknown, unknown_stream, too_large,
+    too_many_streams, or one of the server's own refusals.
+    """
+
+    def __init__(self, code: str, message: str, req_id: str | None = None) -> None:
+        self.code, self.req_id = code, req_id
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Open a stream. `voice` is as the client wrote it ("": the default); `spec.voices` is filled in later."""
+
+    req_id: str | None
+    voice: str
+    audio_format: str
+    spec: StreamSpec
+    pronunciation_id: str | None = None
+    close_on_end: bool = True
+    priority: Priority | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    req_id: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlushAsk:
+    req_id: str | None
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndAsk:
+    req_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsk:
+    req_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    token: str
+
+
+Inbound = Setup | Say | FlushAsk | EndAsk | CancelAsk | Ping
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    req_id: str | None
+    stream: int  # number of the stream on this socket, from 1
+    request_id: str
+    sample_rate: int
+    content_type: str
+    voice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    req_id: str | None
+    stream: int
+    data: bytes
+    start_s: float
+    stop_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    req_id: str | None
+    stream: int
+    text: str
+    start_s: float
+    stop_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PausedOut:
+    req_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FlushedOut:
+    req_id: str | None
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    req_id: str | None
+    stream: int
+    audio_s: float
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Something ended for a reason the client must see. `req_id` None and `fatal`: the socket closes after it."""
+
+    req_id: str | None
+    code: str
+    message: str
+    retry_after_s: float | None = None
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    token: str
+
+
+Outbound = Ready | Audio | Word | PausedOut | FlushedOut | Done | Failed | Pong
+
+
+class Wire(Protocol):
+    """One protocol's spelling; one instance per socket."""
+
+    name: str
+
+    def parse(self, frame: str | bytes) -> tuple[Inbound, ...]:
+        """What the frame asks for, in order. Raises WireError."""
+
+    def render(self, out: Outbound) -> str | bytes | None:
+        """The frame that says it; None where the protocol has no word for it."""
+
+
+# Close codes of RFC 6455 by our word. 1002 and 1003 mean to clients: never try the same again.
+CLOSE_CODES: Mapping[str, int] = {
+    "malformed": 1002,
+    "unknown_stream": 1002,
+    "invalid": 1003,
+    "voice_unknown": 1003,
+    "too_large": 1009,
+    "draining": 1012,
+    "internal": 1011,
+}
+
+
+def close_code(code: str) -> int:
+    """The close code that goes with a refusal; 1008 (policy) for limits, capacity, authentication and idleness."""
+    return CLOSE_CODES.get(code, 1008)
+
+
+def json_object(frame: str | bytes) -> dict[str, object]:
+    """The object that the frame holds. Raises WireError for anything else."""
+    try:
+        value = json.loads(frame)
+    except (ValueError, RecursionError) as why:
+        raise WireError("malformed", f"not JSON: {why}") from None
+    if not isinstance(value, dict):
+        raise WireError("malformed", f"a message is a JSON object, not {type(value).__name__}")
+    return value
+
+
+def get_text(obj: Mapping[str, object], name: str, default: str = "", *, chars_max: int = NAME_CHARS_MAX) -> str:
+    value = obj.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise WireError("invalid", f"{name} must be a string")
+    if len(value) > chars_max:
+        raise WireError("too_large", f"{name} is longer than {chars_max} characters")
+    return value
+
+
+def get_number(obj: Mapping[str, object], name: str, low: float, high: float) -> float | None:
+    value = obj.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise WireError("invalid", f"{name} must be a number")
+    if not low <= value <= high:
+        raise WireError("invalid", f"{name} must be between {low:g} and {high:g}, not {value:g}")
+    return float(value)
+
+
+def get_int(obj: Mapping[str, object], name: str, low: int, high: int) -> int | None:
+    value = obj.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise WireError("invalid", f"{name} must be a whole number")
+    if not low <= value <= high:
+        raise WireError("invalid", f"{name} must be between {low} and {high}, not {value}")
+    return value
+
+
+def get_flag(obj: Mapping[str, object], name: str, default: bool) -> bool:
+    value = obj.get(name, default)
+    if not isinstance(value, bool):
+        raise WireError("invalid", f"{name} must be true or false")
+    return value
+
+
+def spec_of(obj: Mapping[str, object], *, speed: float | None = None) -> StreamSpec:
+    """A StreamSpec of the knobs that all protocols share; `voices` stays empty. Unknown keys are ignored.
+
+    `speed` (0.25 to 4, 1 is normal) becomes a padding bonus, which is what the model has: 2 units per halving.
+    """
+    bonus = get_number(obj, "padding_bonus", -4, 4)
+    if bonus is None:
+        bonus = max(-4.0, min(4.0, -2.0 * math.log2(speed))) if speed else 0.0
+    return StreamSpec(
+        seed=get_int(obj, "seed", 0, 2**63 - 1) or 0,
+        temp=get_number(obj, "temp", 0, 1.4),
+        cfg=get_number(obj, "cfg_coef", 1, 4),
+        padding_bonus=bonus,
+        max_padding=get_int(obj, "max_padding", 1, 1_000),
+        padding_between=_between(obj),
+    )
+
+
+def _between(obj: Mapping[str, object]) -> int:
+    value = get_int(obj, "padding_between", 0, 100)
+    return 1 if value is None else value
