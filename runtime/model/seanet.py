@@ -1,0 +1,80 @@
+"""The convolutional halves of Mimi: sound to latent steps and back (SEANet, arXiv:2009.02095). Channels last.
+
+They own the order of the layers and the names of their tensors; the convolutions and their state are streamconv.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from runtime.model.mimi_config import MimiConfig
+from runtime.model.streamconv import StreamConv, StreamUpsample, TailList
+
+Layer = Callable[[Tensor, list[Tensor], Tensor], Tensor]
+
+
+def _conv(
+    w: Mapping[str, Tensor], name: str, tails: TailList, *, stride: int = 1, dilation: int = 1
+) -> StreamConv:
+    weight, bias = w[f"{name}.conv.conv.weight"], w[f"{name}.conv.conv.bias"]
+    return StreamConv(weight, bias, tails, stride=stride, dilation=dilation)
+
+
+class Residual:
+    """ELU, kernel 3 to fewer channels, ELU, kernel 1 back, and the input added."""
+
+    def __init__(self, w: Mapping[str, Tensor], name: str, tails: TailList, dilation: int) -> None:
+        self._narrow = _conv(w, f"{name}.block.1", tails, dilation=dilation)
+        self._widen = _conv(w, f"{name}.block.3", tails)
+
+    def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
+        hidden = self._narrow(F.elu(x), tails, keep)
+        return self._widen(F.elu_(hidden), tails, keep).add_(x)
+
+
+class Activated:
+    """ELU before a convolution. Its input is the previous layer's fresh result, so it is overwritten."""
+
+    def __init__(self, layer: Layer) -> None:
+        self._layer = layer
+
+    def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
+        return self._layer(F.elu_(x), tails, keep)
+
+
+def decoder_layers(w: Mapping[str, Tensor], c: MimiConfig, tails: TailList) -> list[Layer]:
+    """Latent steps [B, T, dimension] to sound [B, T * hop, 1]."""
+    layers: list[Layer] = [_conv(w, "decoder.model.0", tails)]
+    index = 1
+    for ratio in c.ratios:
+        name = f"decoder.model.{index + 1}.convtr.convtr"
+        layers.append(Activated(StreamUpsample(w[f"{name}.weight"], w[f"{name}.bias"], tails, stride=ratio)))
+        index += 2
+        for j in range(c.n_residual_layers):
+            layers.append(Residual(w, f"decoder.model.{index}", tails, c.dilation_base**j))
+            index += 1
+    layers.append(Activated(_conv(w, f"decoder.model.{index + 1}", tails)))
+    return layers
+
+
+def encoder_layers(w: Mapping[str, Tensor], c: MimiConfig, tails: TailList) -> list[Layer]:
+    """Sound [B, T * hop, 1] to latent steps [B, T, dimension]."""
+    layers: list[Layer] = [_conv(w, "encoder.model.0", tails)]
+    index = 1
+    for ratio in reversed(c.ratios):
+        for j in range(c.n_residual_layers):
+            layers.append(Residual(w, f"encoder.model.{index}", tails, c.dilation_base**j))
+            index += 1
+        layers.append(Activated(_conv(w, f"encoder.model.{index + 1}", tails, stride=ratio)))
+        index += 2
+    layers.append(Activated(_conv(w, f"encoder.model.{index + 1}", tails)))
+    return layers
+
+
+def run_layers(layers: list[Layer], x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer(x, tails, keep)
+    return x

@@ -1,0 +1,119 @@
+"""Convolutions that carry what they need from step to step. They own no weights' names and no model's shape.
+
+Everything is channels last, [B, T, C]: a convolution is then one matrix product over windows of rows, a transposed
+convolution of stride s with kernel 2s is one product over pairs of rows whose result needs no overlap-add, and
+neighbouring layers meet without a transpose. Measured on the published decoder, one thread: 1.9x less CPU per frame
+than channels first with conv1d and conv_transpose1d.
+
+State is a list of tails [B, rows, C], one per convolution, owned by the caller and updated in place. `keep` [B, 1, 1]
+(bool) says which lanes move; a lane that does not keeps its tail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Shape of one convolution's carried rows; `slot` is its place in the list of tails."""
+
+    slot: int
+    rows: int
+    channels: int
+
+
+class TailList:
+    """Hands out slots while a model is built and makes the tails for a number of lanes."""
+
+    def __init__(self) -> None:
+        self._tails: list[Tail] = []
+
+    def add(self, rows: int, channels: int) -> Tail:
+        self._tails.append(Tail(len(self._tails), rows, channels))
+        return self._tails[-1]
+
+    def zeros(self, lanes: int, like: Tensor) -> list[Tensor]:
+        return [like.new_zeros(lanes, t.rows, t.channels) for t in self._tails]
+
+
+def joined(x: Tensor, tail: Tail, tails: list[Tensor], keep: Tensor) -> Tensor:
+    """The carried rows before x: [B, rows + T, C]; the tail becomes the last rows of that."""
+    carried = tails[tail.slot]
+    whole = torch.cat([carried, x], 1)
+    carried.copy_(torch.where(keep, whole[:, -tail.rows :], carried))
+    return whole
+
+
+class StreamConv:
+    """Causal convolution, [B, T, C_in] to [B, T / stride, C_out]. T must be a multiple of the stride."""
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, tails: TailList, *, stride: int = 1, dilation: int = 1
+    ) -> None:
+        out, into, self._taps = weight.shape
+        self._weight = weight.permute(0, 2, 1).reshape(out, -1).contiguous()  # [C_out, taps * C_in]
+        self._bias, self._stride, self._dilation = bias, stride, dilation
+        self._tail = tails.add((self._taps - 1) * dilation + 1 - stride, into)
+
+    @property
+    def slot(self) -> int:
+        """Where its rows lie in the list of tails, for a caller that wants other rows than zeros at the start."""
+        return self._tail.slot
+
+    def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
+        if self._tail.rows:
+            x = joined(x, self._tail, tails, keep)
+        if self._taps == 1 and self._stride == 1:
+            return F.linear(x, self._weight, self._bias)
+        lanes, rows, channels = x.shape
+        steps = (rows - (self._taps - 1) * self._dilation - 1) // self._stride + 1
+        windows = x.as_strided(
+            (lanes, steps, self._taps, channels),
+            (x.stride(0), self._stride * channels, self._dilation * channels, 1),
+        )
+        return F.linear(windows.reshape(lanes, steps, -1), self._weight, self._bias)
+
+
+class StreamUpsample:
+    """Causal transposed convolution with kernel 2 x stride, [B, T, C_in] to [B, T * stride, C_out].
+
+    Output row t * s + j is w[j] x[t] + w[j + s] x[t - 1]: a product over pairs of rows. Carrying the previous input
+    row replaces carrying the overlapping output rows (s times as many), and the bias is added once.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, tails: TailList, *, stride: int) -> None:
+        into, self._out, kernel = weight.shape
+        assert kernel == 2 * stride, (kernel, stride)
+        pairs = weight.view(into, self._out, 2, stride).flip(2)  # previous row first, as the window holds them
+        self._weight = pairs.permute(3, 1, 2, 0).reshape(stride * self._out, 2 * into).contiguous()
+        self._bias = None if bias is None else bias.repeat(stride)
+        self._stride = stride
+        self._tail = tails.add(1, into)
+
+    def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
+        lanes, steps, channels = x.shape
+        whole = joined(x, self._tail, tails, keep)
+        pairs = whole.as_strided((lanes, steps, 2 * channels), (whole.stride(0), channels, 1))
+        return F.linear(pairs, self._weight, self._bias).view(lanes, steps * self._stride, self._out)
+
+
+class StreamUpsampleDepthwise:
+    """The same for a weight [C, 1, 2 x stride]: every channel by itself, so no product at all."""
+
+    def __init__(self, weight: Tensor, tails: TailList, *, stride: int) -> None:
+        channels, one, kernel = weight.shape
+        assert one == 1 and kernel == 2 * stride, weight.shape
+        taps = weight[:, 0].t().contiguous()  # [2 x stride, C]
+        self._now, self._before, self._stride = taps[:stride].clone(), taps[stride:].clone(), stride
+        self._tail = tails.add(1, channels)
+
+    def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
+        lanes, steps, channels = x.shape
+        whole = joined(x, self._tail, tails, keep)
+        rows = whole[:, 1:, None] * self._now + whole[:, :-1, None] * self._before
+        return rows.view(lanes, steps * self._stride, channels)
