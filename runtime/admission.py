@@ -136,9 +136,7 @@ class Admission:
             )
         wait = _bucket_wait(key, use, now)
         if wait > 0:
-            return Refusal(
-                "key_rate", f"this key may start {key.starts_per_minute} streams a minute", round(wait, 2)
-            )
+            return Refusal("key_rate", f"this key may start {key.starts_per_minute} streams a minute", round(wait, 2))
         free = self.capacity - self.active
         kept = self.reserve if rank is Priority.BATCH else 0
         if free <= kept:
@@ -149,7 +147,8 @@ class Admission:
         share = max(1, self.capacity // keys_in_use)
         if keys_in_use > 1 and free <= self.reserve and use.streams >= share and rank < Priority.HIGH:
             return Refusal(
-                "fair_share", f"the last lanes are kept for other keys; this one holds {use.streams}",
+                "fair_share",
+                f"the last lanes are kept for other keys; this one holds {use.streams}",
                 self.retry_after_s,
             )
         return None

@@ -13,17 +13,21 @@ from typing import Any
 
 import torch
 
-from runtime import config as configs
+from runtime import model_config as configs
 from runtime import weights
-from runtime.config import ModelConfig
+from runtime.config import ModelSettings
+from runtime.engine import SpeechEngine, Trace
 from runtime.entries import EntryMaker, PlainFeed
 from runtime.errors import CheckpointInvalid, NameUnknown
+from runtime.graphs import EagerStep, MakeRunner
 from runtime.model import layout
 from runtime.model.codec import Codec, load_codec
 from runtime.model.layout import SpeechModel
+from runtime.model_config import ModelConfig
 from runtime.port import StreamSpec, TextFeed
 from runtime.voices import Voices
 
+RUNNERS: dict[str, MakeRunner] = {"eager": EagerStep}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -66,6 +70,21 @@ def load(
         n_q=model.depth.codebooks, device=where,
     )  # fmt: skip
     return Checkpoint(config, model, codec, Voices(directory, config), _tokenizer(directory / config.tokenizer_file))
+
+
+def start(settings: ModelSettings, trace: Trace | None = None) -> SpeechEngine:
+    """The engine that the settings describe, ready to speak: loaded, compiled and captured."""
+    torch.set_num_threads(settings.threads)
+    checkpoint = load(
+        settings.model, dtype=settings.dtype, device=settings.device, codebooks=settings.codebooks or None,
+        check_values=settings.check_values,
+    )  # fmt: skip
+    engine = SpeechEngine(
+        checkpoint.model, checkpoint.codec, checkpoint.voices, checkpoint.make_feed, RUNNERS[settings.step],
+        lanes=settings.lanes, patience=settings.lookahead, trace=trace,
+    )  # fmt: skip
+    engine.prepare()
+    return engine
 
 
 def codec_config(directory: Path, config: ModelConfig) -> dict[str, Any] | None:

@@ -1,305 +1,215 @@
-"""A checkpoint's config.json as a checked, frozen value. No torch, no tensors, no file names beyond config.json's own.
+"""Owns the settings: name, unit, bound, default, words. Flags come first, then `TTS_*`, a YAML file, the defaults.
 
-The layout is that of the published kyutai text-to-speech checkpoints. A key we do not know, or a value that would need
-arithmetic we do not have, is refused by name: a model that loads and speaks nonsense is worse than one that does not
-load. Two keys are ours: `codec` (an object with `type`, default Mimi) and `text_frontend` (default "words").
+The only module that reads the environment. Values are frozen dataclasses, built once at the edge; an unknown setting
+is an error in all three places, since a misspelt one would otherwise be a default nobody chose. No torch.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import argparse
+import dataclasses
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from runtime.delays import Delays, steps_of
-from runtime.errors import CheckpointInvalid
+import yaml
 
-T = TypeVar("T")
+from runtime.errors import Usage
 
-# Keys whose only value that we implement is this one.
-ONLY: dict[str, tuple[Any, ...]] = {
-    "model_type": ("tts",),
-    "causal": (True,),
-    "layer_scale": (None,),
-    "gating": ("silu",),
-    "norm": ("rms_norm_f32",),
-    "positional_embedding": ("rope",),
-    "depformer_pos_emb": ("none",),
-    "depformer_multi_linear": (True,),
-    "depformer_weights_per_step": (True,),
-    "depformer_gating": ("silu",),
-    "depformer_norm": (None,),
-    "depformer_layer_scale": (None,),
-    "norm_emb": (False,),
-    "bias_proj": (False,),
-    "kv_repeat": (1,),
-    "quantize": (False,),
-    "lora": (False,),
-    "lora_name": (None,),
-    "extra_heads_num_heads": (0,),
-}
-# Keys that change nothing here: training only, or meaningless with the values above.
-IGNORED = {
-    "depformer_causal", "depformer_context", "depformer_max_period", "existing_text_end_padding_id",
-    "gradient_checkpointing", "extra_heads_dim", "lora_rank", "lora_scaling", "stt_config",
-}  # fmt: skip
+PREFIX = "TTS_"
+NOT_SETTINGS = frozenset({"TTS_CONFIG"})
+WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+Group = TypeVar("Group")
 
 
 @dataclass(frozen=True, slots=True)
-class Conditioner:
-    """One kind of condition. `lut`: one of `values` by name; `tensor`: vectors of `dim` handed in, such as a voice."""
+class Setting:
+    """What a person may set: how it is written and within which bounds."""
 
     name: str
-    kind: str
-    dim: int
-    values: tuple[str, ...] = ()
-    bins: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A transformer: `layers` of width `dim`, whose gated MLP is `hidden` wide."""
-
-    dim: int
-    heads: int
-    layers: int
-    hidden: int
-
-
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """Everything the arithmetic depends on."""
-
-    card: int
-    n_q: int
-    dep_q: int
-    delays: Delays
-    text_delay: int
-    text_card: int
-    text_card_out: int
-    text_pad: int
-    demux: bool
-    temporal: Stack
-    context: int
-    max_period: float
-    cross_attention: bool
-    depth: Stack
-    schedule: tuple[int, ...]
-    low_rank: int | None
-    conditioners: tuple[Conditioner, ...]
-    sum_conditions: tuple[str, ...]
-    cross_conditions: tuple[str, ...]
-    cross_pos_emb: bool
-    cross_pos_scale: float
-    lookahead: int
-    temp: float
-    text_temp: float
-    cfg: float | None
-    sig: str
-    epoch: int
-    model_file: str
-    codec_file: str
-    codec_config_file: str | None
-    tokenizer_file: str
-    codec: Mapping[str, Any] | None
-    text_frontend: str
+    about: str
+    unit: str
+    kind: type
+    default: object
+    low: float | None
+    high: float | None
+    choices: tuple[str, ...]
+    secret: bool
 
     @property
-    def weight_sets(self) -> int:
-        """How many sets of weights the depth transformer has."""
-        return max(self.schedule) + 1
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
 
     @property
-    def voice_suffix(self) -> str:
-        """What follows a voice's name in its file's name."""
-        return f".{self.sig}@{self.epoch}.safetensors"
+    def env(self) -> str:
+        return PREFIX + self.name.upper()
 
-    def conditioner(self, name: str) -> Conditioner | None:
-        return next((c for c in self.conditioners if c.name == name), None)
-
-    @property
-    def speaks_by_embedding(self) -> bool:
-        """Voices are embeddings to attend to; otherwise they are sound to continue."""
-        return self.conditioner("speaker_wavs") is not None
-
-    @property
-    def cfg_values(self) -> tuple[float, ...]:
-        """The strengths the model was trained with (distilled guidance); empty: guidance takes a second pass."""
-        found = self.conditioner("cfg")
-        return tuple(float(v) for v in found.values) if found else ()
-
-
-def mlp_hidden(dim: int, feedforward: int) -> int:
-    """Width of a gated MLP that costs as much as a plain one of `feedforward`, as the reference rounds it."""
-    return (21 * dim) // 8 if feedforward == 4 * dim else (2 * feedforward) // 3
-
-
-def read(path: Path) -> ModelConfig:
-    """The config in a checkpoint's directory. Raises CheckpointInvalid, naming the key."""
-    file = path / "config.json"
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointInvalid(str(file), "there is none; give the directory of a checkpoint") from None
-    except (OSError, ValueError) as why:
-        raise CheckpointInvalid(str(file), f"cannot be read as JSON: {why}") from None
-    if not isinstance(raw, dict):
-        raise CheckpointInvalid(str(file), "must be a JSON object")
-    return parse(raw)
-
-
-class _Keys:
-    """The keys of one JSON object, each taken once; what is left at the end is unknown."""
-
-    def __init__(self, raw: Mapping[str, Any], where: str) -> None:
-        self._raw, self._where, self._left = raw, where, set(raw)
-
-    def take(self, key: str, kind: type[T], default: T | None = None) -> T:
-        self._left.discard(key)
-        value = self._raw.get(key, default)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            found = "missing" if key not in self._raw else f"{self._raw[key]!r}"
-            raise CheckpointInvalid(f"{self._where}: {key}", f"must be of type {kind.__name__}, is {found}")
+    def parse(self, text: object, where: str) -> object:
+        """The value, within its bounds; Usage names the place it was written in."""
+        try:
+            value = _convert(self.kind, text)
+        except ValueError:
+            what = {int: "a whole number", float: "a number", bool: "true or false"}.get(self.kind, "text")
+            raise Usage(f"{where} is not {what}: {str(text)[:80]!r}", self.about) from None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            low = float("-inf") if self.low is None else self.low
+            high = float("inf") if self.high is None else self.high
+            if not low <= value <= high:  # false for NaN too
+                raise Usage(f"{where} is out of bounds: {text}", f"allowed: {low:g} to {high:g} {self.unit}".rstrip())
+        if self.choices and value not in self.choices:
+            raise Usage(f"{where} is unknown: {str(text)[:80]!r}", f"allowed: {', '.join(self.choices)}")
         return value
 
-    def maybe(self, key: str, kind: type[T]) -> T | None:
-        if self._raw.get(key) is None:
-            self._left.discard(key)
-            return None
-        return self.take(key, kind)
 
-    def positive(self, key: str, default: int | None = None) -> int:
-        value = self.take(key, int, default)
-        if value < 1:
-            raise CheckpointInvalid(f"{self._where}: {key}", f"must be at least 1, is {value}")
-        return value
-
-    def only(self, key: str, allowed: tuple[Any, ...]) -> None:
-        self._left.discard(key)
-        if key in self._raw and self._raw[key] not in allowed:
-            words = " or ".join(repr(a) for a in allowed)
-            raise CheckpointInvalid(f"{self._where}: {key}", f"only {words} is implemented, is {self._raw[key]!r}")
-
-    def done(self, ignored: set[str]) -> None:
-        unknown = sorted(self._left - ignored)
-        if unknown:
-            raise CheckpointInvalid(f"{self._where}: {unknown[0]}", "unknown key; it may change the arithmetic")
+def _convert(kind: type, text: object) -> object:
+    if kind is tuple:
+        items = text.split(",") if isinstance(text, str) else text
+        if not isinstance(items, list | tuple):
+            raise ValueError
+        return tuple(str(i).strip() for i in items if str(i).strip())
+    if kind is bool:
+        if str(text).lower() not in WORDS:
+            raise ValueError
+        return WORDS[str(text).lower()]
+    if isinstance(text, bool | list | dict):
+        raise ValueError
+    return Path(str(text)).expanduser() if kind is Path else kind(text)
 
 
-def parse(raw: Mapping[str, Any]) -> ModelConfig:
-    """The checked value of a config.json. Raises CheckpointInvalid, naming the key."""
-    keys = _Keys(raw, "config.json")
-    for key, allowed in ONLY.items():
-        keys.only(key, allowed)
-    n_q, dep_q = keys.positive("n_q"), keys.positive("dep_q")
-    if dep_q != n_q:
-        raise CheckpointInvalid("config.json: dep_q", f"must equal n_q ({n_q}): all streams are ours, is {dep_q}")
-    dim, depth_dim = keys.positive("dim"), keys.positive("depformer_dim")
-    scale = keys.take("hidden_scale", float, 4.125)
-    temporal = Stack(dim, keys.positive("num_heads"), keys.positive("num_layers"), mlp_hidden(dim, int(scale * dim)))
-    depth_ff = keys.maybe("depformer_dim_feedforward", int) or int(scale * depth_dim)
-    depth = Stack(
-        depth_dim, keys.positive("depformer_num_heads"), keys.positive("depformer_num_layers"),
-        mlp_hidden(depth_dim, depth_ff),
-    )  # fmt: skip
-    for name, stack in (("dim", temporal), ("depformer_dim", depth)):
-        if stack.dim % (2 * stack.heads):
-            raise CheckpointInvalid(f"config.json: {name}", f"{stack.dim} is no even multiple of {stack.heads} heads")
-    text_card = keys.positive("text_card")
-    conditioners = _conditioners(keys.take("conditioners", dict, {}))
-    fuser = _Keys(keys.maybe("fuser", dict) or {}, "config.json: fuser")
-    sums, crosses = _names(fuser, "sum", conditioners), _names(fuser, "cross", conditioners)
-    fuser.only("prepend", ([],))
-    pos_emb, pos_scale = (
-        fuser.take("cross_attention_pos_emb", bool, False),
-        fuser.take("cross_attention_pos_emb_scale", float, 1.0),
+def setting(
+    default: object,
+    about: str,
+    *,
+    unit: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
+    """A dataclass field that is a setting. A secret comes from the environment or a file, never from a flag."""
+    meta = {"about": about, "unit": unit, "low": low, "high": high, "choices": choices, "secret": secret}
+    return field(default=cast(Any, default), metadata=meta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Which model runs, and how."""
+
+    model: Path = setting(Path("model"), "directory of the checkpoint", unit="path")  # noqa: RUF009 - a field
+    device: str = setting("cpu", "where the model runs: cpu, cuda or cuda:N")
+    dtype: str = setting("float32", "what the model computes in", choices=("float32", "bfloat16"))
+    threads: int = setting(1, "processor threads of one step; more than cores are slower", low=1, high=256)
+    codebooks: int = setting(
+        0, "codes spoken a frame, coarse first; fewer are quicker and duller; 0 means all", unit="codes", low=0, high=64
     )
-    fuser.done(set())
-    cross = keys.take("cross_attention", bool, False)
-    if cross != bool(crosses):
-        raise CheckpointInvalid("config.json: cross_attention", f"is {cross}, but fuser.cross names {list(crosses)}")
-    tts = _Keys(keys.take("tts_config", dict), "config.json: tts_config")
-    delay_steps = steps_of(tts.take("audio_delay", float))
-    lookahead = tts.take("second_stream_ahead", int, 0)
-    tts.only("multistream", (False,))
-    tts.done(set())
-    demux = keys.take("demux_second_stream", bool, False)
-    if demux != (lookahead > 0):
-        raise CheckpointInvalid(
-            "config.json: demux_second_stream", f"is {demux}, but tts_config.second_stream_ahead is {lookahead}"
-        )
-    delays = _delays(keys.take("delays", list), n_q)
-    generation = keys.maybe("lm_gen_config", dict) or {}
-    identity = keys.maybe("model_id", dict) or {}
-    config = ModelConfig(
-        card=keys.positive("card"), n_q=n_q, dep_q=dep_q,
-        delays=Delays(delay_steps, delays[1:]), text_delay=delays[0],
-        text_card=text_card, text_card_out=keys.maybe("text_card_out", int) or text_card,
-        text_pad=keys.take("existing_text_padding_id", int, 3), demux=demux,
-        temporal=temporal, context=keys.positive("context"), max_period=keys.take("max_period", float, 10000.0),
-        cross_attention=cross, depth=depth, schedule=_schedule(keys, dep_q),
-        low_rank=keys.maybe("depformer_low_rank_embeddings", int), conditioners=conditioners,
-        sum_conditions=sums, cross_conditions=crosses, cross_pos_emb=pos_emb, cross_pos_scale=pos_scale,
-        lookahead=lookahead, temp=float(generation.get("temp", 0.6)), text_temp=float(generation.get("text_temp", 0.6)),
-        cfg=float(generation["cfg"]) if "cfg" in generation else None,
-        sig=str(identity.get("sig", "")), epoch=int(identity.get("epoch", 0)),
-        model_file=keys.take("moshi_name", str, "model.safetensors"),
-        codec_file=keys.take("mimi_name", str, "tokenizer-e351c8d8-checkpoint125.safetensors"),
-        codec_config_file=keys.maybe("mimi_config_name", str),
-        tokenizer_file=keys.take("tokenizer_name", str, "tokenizer_spm_8k_en_fr_audio.model"),
-        codec=keys.maybe("codec", dict), text_frontend=keys.take("text_frontend", str, "words"),
+    step: str = setting("eager", "how a step is run", choices=("eager", "compiled", "captured"))
+    lanes: int = setting(1, "streams spoken at the same time", unit="streams", low=1, high=256)
+    lookahead: int = setting(
+        2, "words that wait besides the next one before it is spoken; fewer start sooner, with a flatter melody",
+        unit="words", low=0, high=2,
     )  # fmt: skip
-    keys.done(IGNORED)
-    if config.text_pad != 3 or config.text_delay != 0:
-        raise CheckpointInvalid("config.json: existing_text_padding_id", "only 3, with delays[0] = 0, is implemented")
-    return config
+    check_values: bool = setting(True, "at start, read every weight to find ones that are not finite")
 
 
-def _delays(raw: list[Any], n_q: int) -> tuple[int, ...]:
-    if len(raw) != n_q + 1 or not all(isinstance(d, int) and 0 <= d <= 100 for d in raw):
-        raise CheckpointInvalid(
-            "config.json: delays", f"must be {n_q + 1} step counts (text, then codebooks), is {raw}"
-        )
-    return tuple(raw)
+@dataclass(frozen=True, kw_only=True)
+class SpeechSettings:
+    """How a stream speaks where it does not say so itself."""
+
+    voice: str = setting("", "a voice, or a mix such as anna:0.7+ben:0.3; empty means the first there is")
+    seed: int = setting(0, "which of the possible readings is spoken", low=0, high=2**63 - 1)
+    temp: float = setting(-1.0, "temperature of the sound; 0 takes the likeliest; -1 the model's own", low=-1, high=4)
+    text_temp: float = setting(-1.0, "temperature of the rhythm; -1 means that of the sound", low=-1, high=4)
+    cfg: float = setting(-1.0, "how strictly the voice is followed; -1 means the model's own", low=-1, high=10)
+    padding_bonus: float = setting(0.0, "above 0 speaks slower, below faster", unit="logit", low=-20, high=20)
 
 
-def _schedule(keys: _Keys, dep_q: int) -> tuple[int, ...]:
-    raw = keys.maybe("depformer_weights_per_step_schedule", list)
-    schedule = list(range(dep_q)) if raw is None else raw
-    if len(schedule) != dep_q or sorted(set(schedule)) != list(range(max(schedule) + 1)):
-        raise CheckpointInvalid(
-            "config.json: depformer_weights_per_step_schedule", f"must name weight sets 0..n for {dep_q} codebooks"
-        )
-    return tuple(schedule)
+GROUPS: tuple[type, ...] = (ModelSettings, SpeechSettings)
 
 
-def _conditioners(raw: Mapping[str, Any]) -> tuple[Conditioner, ...]:
+def settings_of(group: type) -> tuple[Setting, ...]:
     found = []
-    for name, spec in raw.items():
-        keys = _Keys(spec, f"config.json: conditioners.{name}")
-        kind = keys.take("type", str)
-        body = _Keys(keys.take(kind, dict), f"config.json: conditioners.{name}.{kind}")
-        keys.done(set())
-        if kind == "tensor":
-            found.append(Conditioner(name, kind, body.positive("dim")))
-        elif kind == "lut":
-            body.only("tokenizer", ("noop",))
-            values = tuple(str(v) for v in body.take("possible_values", list))
-            found.append(Conditioner(name, kind, body.positive("dim"), values, body.positive("n_bins")))
-        else:
-            raise CheckpointInvalid(f"config.json: conditioners.{name}.type", f"must be lut or tensor, is {kind!r}")
-        body.done({"init_scale"})
+    for f in dataclasses.fields(group):
+        m = f.metadata
+        kind = tuple if isinstance(f.default, tuple) else Path if isinstance(f.default, Path) else type(f.default)
+        bounds = m["low"], m["high"], m["choices"]
+        found.append(Setting(f.name, m["about"], m["unit"], kind, f.default, *bounds, m["secret"]))
     return tuple(found)
 
 
-def _names(fuser: _Keys, how: str, conditioners: tuple[Conditioner, ...]) -> tuple[str, ...]:
-    known = {c.name for c in conditioners}
-    names = tuple(fuser.take(how, list, []))
-    for name in names:
-        if name not in known:
-            raise CheckpointInvalid(f"config.json: fuser.{how}", f"names {name!r}, which is no conditioner")
-    return names
+def all_settings() -> tuple[Setting, ...]:
+    return tuple(s for group in GROUPS for s in settings_of(group))
+
+
+def add_flags(parser: argparse.ArgumentParser, *groups: type) -> None:
+    """One flag a setting. Values stay text here: `load` parses them all alike, whatever place they came from."""
+    for group in groups:
+        section = parser.add_argument_group(f"settings: {(group.__doc__ or '').strip().rstrip('.')}")
+        for s in settings_of(group):
+            if not s.secret:
+                unit = f" [{s.unit}]" if s.unit else ""
+                words = f"{s.about}{unit} ({s.env}; default: {_shown(s.default)})".replace("%", "%%")
+                section.add_argument(s.flag, dest=s.name, default=None, metavar=s.name.upper(), help=words)
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, tuple):
+        return ",".join(default) or "none"
+    return str(default) if default != "" else "empty"
+
+
+def environment() -> Mapping[str, str]:
+    return os.environ
+
+
+def load(
+    group: type[Group], flags: argparse.Namespace, env: Mapping[str, str], file: Mapping[str, object]
+) -> Group:  # fmt: skip
+    """The group's values: a flag beats the environment, which beats the file, which beats the default."""
+    values: dict[str, object] = {}
+    for s in settings_of(group):
+        flag = getattr(flags, s.name, None)
+        if flag is not None:
+            values[s.name] = s.parse(flag, s.flag)
+        elif env.get(s.env, "") != "":
+            values[s.name] = s.parse(env[s.env], s.env)
+        elif s.name in file:
+            values[s.name] = s.parse(file[s.name], f"setting {s.name}")
+    return group(**values)
+
+
+def check_environment(env: Mapping[str, str]) -> None:
+    """Raise Usage for a TTS_ variable that is no setting."""
+    known = {s.env for s in all_settings()} | NOT_SETTINGS
+    for name in sorted(env):
+        if name.startswith(PREFIX) and name not in known:
+            raise Usage(f"unknown setting {name} in the environment", _nearest(name, known))
+
+
+def read_file(flags: argparse.Namespace, env: Mapping[str, str]) -> Mapping[str, object]:
+    """The YAML file named by --config or TTS_CONFIG, or nothing. Raises Usage for a file that cannot be meant."""
+    name = getattr(flags, "config", None) or env.get("TTS_CONFIG", "")
+    if not name:
+        return {}
+    try:
+        value = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
+    except OSError as why:
+        raise Usage(f"cannot read the settings file {name}: {why.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as why:
+        raise Usage(f"the settings file {name} is not YAML: {(str(why).splitlines() or ['?'])[0]}") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Usage(f"the settings file {name} is not a list of `setting: value` lines")
+    known = {s.name for s in all_settings()}
+    for key in value:
+        if key not in known:
+            raise Usage(f"unknown setting {key!r} in {name}", _nearest(str(key), known))
+    return cast(Mapping[str, object], value)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"did you mean {near[0]}?" if near else "`tts serve --help` lists them"

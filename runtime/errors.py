@@ -11,9 +11,22 @@ from collections.abc import Iterable
 class SpeechError(Exception):
     """Anything the speech runtime refuses or fails at, with one line a person can act on."""
 
+    exit_code = 1  # of the command that it stops
+
+
+class Usage(SpeechError):
+    """The command line or a setting says something that cannot be meant. `hint` says what can."""
+
+    exit_code = 2
+
+    def __init__(self, why: str, hint: str = "") -> None:
+        super().__init__(f"{why}; {hint}" if hint else why)
+
 
 class CheckpointInvalid(SpeechError):
     """A tensor or a config value is missing, extra or wrong. `where` names it; `why` says what was expected."""
+
+    exit_code = 3
 
     def __init__(self, where: str, why: str) -> None:
         self.where, self.why = where, why
@@ -23,6 +36,8 @@ class CheckpointInvalid(SpeechError):
 class NameUnknown(SpeechError):
     """A name that is not among the known ones: a voice, an audio format. The message lists those there are."""
 
+    exit_code = 2
+
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
         super().__init__(f"unknown {kind} {name!r}; there are: {', '.join(self.known) or '(none)'}")
@@ -31,6 +46,8 @@ class NameUnknown(SpeechError):
 class SpecInvalid(SpeechError):
     """A stream asks for a value that the model cannot give. `setting` names it; `why` holds the bounds."""
 
+    exit_code = 2
+
     def __init__(self, setting: str, why: str) -> None:
         self.setting, self.why = setting, why
         super().__init__(f"{setting}: {why}")
@@ -38,6 +55,8 @@ class SpecInvalid(SpeechError):
 
 class NoFreeLane(SpeechError):
     """Every lane is held. The caller decides whether to wait or to refuse."""
+
+    exit_code = 4
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes

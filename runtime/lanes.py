@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runtime.config import ModelConfig
 from runtime.model.codec import Codec, CodecState
+from runtime.model_config import ModelConfig
 
 NOT_FORCED = -2  # in `forced`: the model chooses this code
 NOTHING = -1  # no token: embedded as zeros

@@ -6,8 +6,8 @@ scaled so that activations stay near one, and the text head so that it asks for 
 
 from __future__ import annotations
 
+import argparse
 import copy
-import importlib
 import json
 import math
 import re
@@ -18,13 +18,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runtime import config as configs
+from runtime import model_config as configs
 from runtime import weights
-from runtime.config import ModelConfig
+from runtime.cli import Call
 from runtime.errors import NameUnknown
 from runtime.model import layout
 from runtime.model.layout import CONDITIONS
+from runtime.model.mimi_config import expected_shapes, parse_mimi_config
+from runtime.model_config import ModelConfig
 from runtime.wordfeed import NEW_WORD, PAD
+
+EXAMPLES = """
+tts make-checkpoint model --size small --seed 1
+tts make-checkpoint model-1.6b --size 1.6b --dtype bfloat16
+"""
+GROUPS: tuple[type, ...] = ()
 
 Shape = tuple[int, ...]
 
@@ -89,6 +97,23 @@ SMALL_MIMI: dict[str, Any] = {
 SIZES = ("small", "small-prompted", "1.6b", "0.75b")
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", help="where to write it; made if it does not exist")
+    parser.add_argument("--size", default="small", choices=SIZES, help="small is 11 MB, 1.6b is 4 GB (default: small)")
+    parser.add_argument("--seed", type=int, default=0, help="same size and seed, same weights (default: 0)")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of the language model")
+    parser.add_argument("--voices", type=int, default=2, help="how many random voices (default: 2)")
+
+
+def run(call: Call) -> int:
+    args = call.args
+    directory = Path(args.directory)
+    make(directory, args.size, seed=args.seed, dtype=getattr(torch, args.dtype), voices=args.voices)
+    files = {p.name: p.stat().st_size for p in sorted(directory.iterdir()) if p.is_file()}
+    call.fact({"directory": str(directory), "files": files}, "\n".join(f"{n} {s}" for n, s in files.items()))
+    return 0
+
+
 def raw_config(size: str) -> dict[str, Any]:
     """The config.json of a size. "small" has every feature of 1.6b, "small-prompted" every one of 0.75b."""
     if size not in SIZES:
@@ -134,7 +159,6 @@ def make(
     directory: Path, size: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, voices: int = 2
 ) -> ModelConfig:
     """Writes a whole checkpoint: configuration, model, codec, tokenizer, voices."""
-    mimi_config = importlib.import_module("runtime.model.mimi_config")
     raw = raw_config(size)
     config = configs.parse(raw)
     directory.mkdir(parents=True, exist_ok=True)
@@ -142,7 +166,7 @@ def make(
     mimi = SMALL_MIMI if config.codec_config_file else None
     weights.write(
         directory / config.codec_file,
-        dict(random_tensors(mimi_config.expected_shapes(mimi_config.parse_mimi_config(mimi)), seed + 1)),
+        dict(random_tensors(expected_shapes(parse_mimi_config(mimi)), seed + 1)),
     )
     if config.codec_config_file:
         (directory / config.codec_config_file).write_text(json.dumps(mimi, indent=1), encoding="utf-8")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from runtime import weights
-from runtime.config import ModelConfig
 from runtime.errors import CheckpointInvalid, NameUnknown, SpecInvalid
+from runtime.model_config import ModelConfig
 
 ONLY_VOICE = "default"  # the name of the voice of a model that has just one
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg")

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.config import Conditioner, ModelConfig
 from runtime.errors import SpecInvalid
+from runtime.model_config import Conditioner, ModelConfig
 
 SPEAKERS = 5  # places for voices in the source that the model attends to; empty ones hold a learnt vector
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from runtime.config import ModelConfig
 from runtime.model.conditioning import Conditioning, ConditionWeights
 from runtime.model.depth import Depth, DepthLayer, DepthWeights
 from runtime.model.layers import GatedMlp
 from runtime.model.temporal import CrossAttention, Temporal, TemporalLayer
+from runtime.model_config import ModelConfig
 
 Shape = tuple[int, ...]
 Tensors = Mapping[str, Tensor]

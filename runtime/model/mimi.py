@@ -45,6 +45,10 @@ class MimiState:
         yield self.ring
         yield from self.tails
 
+    def first(self, lanes: int) -> MimiState:
+        """The state of the first lanes alone, sharing memory with this one."""
+        return MimiState([tail[:lanes] for tail in self.tails], self.ring[:, :, :lanes], self.offset[:lanes])
+
 
 class Mimi:
     """Codes [B, K] to sound [B, S], a frame a call; sound to codes through `encode`."""

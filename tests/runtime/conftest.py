@@ -1,8 +1,17 @@
-"""The models in these tests are small: a second thread only spins (measured: 30x the CPU time on a busy machine)."""
+"""What several tests of the speech runtime start from."""
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+import pytest
+
+
+@pytest.fixture(scope="session")
+def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random checkpoint in the published layout; tests must not write into it."""
+    from runtime.make_checkpoint import make
+
+    directory = tmp_path_factory.mktemp("small-checkpoint")
+    make(directory, "small", seed=5)
+    return directory

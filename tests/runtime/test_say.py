@@ -1,0 +1,87 @@
+"""`tts say`: sound in a file, the same from run to run, and for every mistake one line and its exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runtime import weights
+from runtime.cli import main
+
+
+def test_say_writes_sound_times_and_a_dump_that_agree(
+    small_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, times, dump = tmp_path / "a.wav", tmp_path / "a.json", tmp_path / "a.safetensors"
+    command = ["say", "Hello big world", "--model", str(small_checkpoint), "--temp", "0", "--json"]
+    assert main([*command, "-o", str(out), "--timestamps", str(times), "--dump", str(dump)]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    with wave.open(str(out)) as file:
+        samples = file.getnframes()
+        assert (file.getframerate(), file.getnchannels()) == (24000, 1)
+    tensors = weights.read(dump)
+    steps, codebooks = tensors["audio_tokens"].shape
+    assert samples == tensors["pcm"].numel() == round(facts["audio_s"] * 24000) == (steps - 18) * 1920
+    assert codebooks == 8 and tensors["text_tokens"].shape == (steps,)
+    assert (tensors["audio_tokens"][:16] == -1).all() and (tensors["audio_tokens"][18:] >= 0).all()
+    words = json.loads(times.read_text())["words"]
+    assert [w["text"] for w in words] == ["Hello", "big", "world"]
+    assert np.allclose([[w["start_s"], w["stop_s"]] for w in words], tensors["word_times"].numpy())
+
+
+def test_a_seed_is_a_reading(small_checkpoint: Path, tmp_path: Path) -> None:
+    def said(seed: int, name: str) -> bytes:
+        out = tmp_path / name
+        assert (
+            main(["say", "one two three", "-o", str(out), "--model", str(small_checkpoint), "--seed", str(seed)]) == 0
+        )
+        return out.read_bytes()
+
+    assert said(1, "a.wav") == said(1, "b.wav") != said(2, "c.wav")
+
+
+def test_text_is_read_from_standard_input(
+    small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("one two\nthree\n"))
+    out = tmp_path / "a.srt"
+    assert main(["say", "-o", str(tmp_path / "a.pcm"), "--model", str(small_checkpoint), "--timestamps", str(out)]) == 0
+    assert "one two three" in " ".join(out.read_text().split())
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (["say", "hi"], 2, "nowhere to put the sound"),
+        (["say", "hi", "-o", "x.wav", "--temp", "warm"], 2, "--temp is not a number"),
+        (["say", "hi", "-o", "x.wav", "--lanes", "0"], 2, "out of bounds"),
+        (["say", "hi", "-o", "x.docx"], 2, "docx"),
+        (["say", "hi", "-o", "x.wav", "--voice", "nobody"], 2, "voice0.wav"),
+        (["say", "hi", "-o", "x.wav", "--cfg", "1.7"], 2, "cfg: must be one of"),
+        (["say", "hi", "-o", "x.wav", "--model", "/nowhere"], 3, "config.json"),
+        (["say", "hi", "-o", "/nowhere/x.wav"], 1, "/nowhere/x.wav"),
+        (["sing"], 2, "there is no verb"),
+        (["say", "--frobnicate"], 2, "frobnicate"),
+    ],
+)
+def test_every_mistake_is_one_line_and_its_exit_code(
+    small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    command: list[str], code: int, words: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    if command[0] == "say" and "--model" not in command:
+        command = [*command, "--model", str(small_checkpoint)]
+    assert main(command) == code
+    line = capsys.readouterr().err.strip()
+    assert words in line and "\n" not in line
+
+
+def test_an_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TTS_VOICES", "anna")
+    assert main(["say", "hi", "-o", "x.wav"]) == 2
+    assert "did you mean TTS_VOICE?" in capsys.readouterr().err
