@@ -189,11 +189,20 @@ class TagEntry:
 class OriginWriter(Protocol):
     """The mirror's side of the origin. Objects are written once and never change; tags move."""
 
-    async def held(self, digests: Sequence[Digest]) -> frozenset[Digest]:
-        """Which of these objects are there already."""
+    async def held(self, chunks: Sequence[Chunk]) -> frozenset[Digest]:
+        """Which of these chunks are there already, whole."""
 
-    async def put(self, digest: Digest, body: bytes | memoryview) -> None:
-        """Store one object whole or not at all; a second put of the same digest changes nothing."""
+    async def put(self, chunk: Chunk, body: bytes | memoryview) -> None:
+        """Store one chunk whole or not at all; a second put of the same changes nothing. `body` is free on return."""
+
+    async def put_document(self, digest: Digest, body: bytes) -> None:
+        """A manifest root or chunk list. Put it after all it names: once there, readers rely on it."""
+
+    async def read_document(self, digest: Digest, *, bytes_max: int) -> bytes:
+        """Digest checked. Raises Missing."""
+
+    async def read_tag(self, name: str, tag: str) -> Digest:
+        """Raises Missing."""
 
     async def move_tag(self, name: str, tag: str, manifest: Digest, *, expect: Digest | None) -> None:
         """Point `name:tag` at a manifest if it still points at `expect` (None: does not exist yet).
@@ -205,6 +214,13 @@ class OriginWriter(Protocol):
     def compares_and_swaps(self) -> bool: ...
 
     def tags(self) -> AsyncIterator[TagEntry]: ...
+
+    async def recall(self, what: Digest) -> Digest | None:
+        """The manifest remembered under `what`: a source at one revision under one set of filters."""
+
+    async def remember(self, what: Digest, manifest: Digest) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from bdn.digest import Digest, Hasher
-from bdn.errors import BdnError, ChunkMissing, Missing, ShortRead
+from bdn.errors import BdnError, ChunkMissing, Missing, ShortRead, SourceDown
 from bdn.manifest import Chunk
 from bdn.nvme_model import FileChunk
-from bdn.ports import Ask, Holding, OpenChunk, Span
+from bdn.ports import Ask, Holding, Listing, OpenChunk, Span, UpstreamFile
 
 
 class MemorySink:
@@ -98,3 +98,41 @@ class ScriptedAnswerer:
 
 def missing(digest: Digest) -> ChunkMissing:
     return ChunkMissing(digest, source="node-b")
+
+
+class MemoryUpstream:
+    """Files by path; counts every byte it gives, and can fail or lie as told."""
+
+    def __init__(self, files: dict[str, bytes], *, revision: str = "abc", piece_bytes: int = 100_000) -> None:
+        self.files, self.revision, self.piece_bytes = files, revision, piece_bytes
+        self.bytes_read = 0
+        self.modes: dict[str, int] = {}
+        self.checksums: dict[str, tuple[tuple[str, str], ...]] = {}
+        self.links: dict[str, str] = {}
+        self.down_at: list[tuple[str, int]] = []
+        """(path, offset): the stream breaks there, once."""
+        self.lengths: dict[str, int] = {}
+
+    async def listing(self) -> Listing:
+        files = [
+            UpstreamFile(p, self.lengths.get(p, len(b)), self.modes.get(p, 0o644), self.checksums.get(p, ()))
+            for p, b in sorted(self.files.items())
+        ]
+        files += [UpstreamFile(p, 0, link_target=t) for p, t in self.links.items()]
+        return Listing("memory:model", self.revision, tuple(files))
+
+    async def read(self, file: UpstreamFile, *, offset: int = 0) -> AsyncIterator[bytes | memoryview]:
+        body, buffer = self.files[file.path], bytearray(self.piece_bytes)
+        for at in range(offset, len(body), self.piece_bytes):
+            for broken in list(self.down_at):
+                if broken[0] == file.path and at >= broken[1]:
+                    self.down_at.remove(broken)
+                    raise SourceDown("memory", "reset", retry_after_s=0)
+            piece = body[at : at + self.piece_bytes]
+            buffer[: len(piece)] = piece
+            self.bytes_read += len(piece)
+            await asyncio.sleep(0)
+            yield memoryview(buffer)[: len(piece)]
+
+    async def close(self) -> None:
+        pass

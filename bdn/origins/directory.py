@@ -1,0 +1,217 @@
+"""Owns an origin in a directory: read in place, written whole or not at all, served by any static HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+from bdn.digest import Digest
+from bdn.errors import ChunkMissing, Corrupt, DiskFull, Invalid, Missing, ShortRead
+from bdn.manifest import Chunk, canonical
+from bdn.origins.layout import (
+    TAG_BYTES_MAX,
+    chunk_key,
+    document_key,
+    mirrored_key,
+    read_pointer,
+    split_tag_path,
+    tag_key,
+    write_pointer,
+)
+from bdn.ports import Sink, TagEntry
+from bdn.sinks import disk_error
+
+READ_PIECE_BYTES = 256 << 10
+TAGS_INDEX = "tags.json"  # What a static server cannot list for itself.
+
+
+class DirectoryOrigin:
+    """An `Origin` on a directory of this machine, or on one that it mounts."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
+        if not self.root.is_dir():
+            raise Invalid("there is no such origin directory", where=str(self.root), hint="mirror a model there first")
+
+    async def fetch_into(self, chunk: Chunk, sink: Sink, *, stall_s: float) -> None:
+        await asyncio.to_thread(self._fetch, chunk, sink)
+
+    def _fetch(self, chunk: Chunk, sink: Sink) -> None:
+        path = self.root / chunk_key(chunk.digest)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise ChunkMissing(chunk.digest, source=str(self.root)) from None
+        except OSError as why:
+            raise Invalid(f"cannot read a chunk: {why.strerror}", where=str(path)) from why
+        try:
+            size = os.fstat(fd).st_size
+            if size != chunk.size:
+                raise ShortRead(chunk.digest, source=str(self.root), got_bytes=size, want_bytes=chunk.size)
+            if sink.received:
+                sink.restart()
+            buffer = memoryview(bytearray(READ_PIECE_BYTES))
+            while got := os.readv(fd, [buffer]):
+                sink.write(buffer[:got])
+        finally:
+            os.close(fd)
+
+    async def read_document(self, digest: Digest, *, bytes_max: int) -> bytes:
+        return await asyncio.to_thread(_read_document, self.root, digest, bytes_max)
+
+    async def read_tag(self, name: str, tag: str) -> Digest:
+        return await asyncio.to_thread(_read_tag, self.root, name, tag)
+
+    async def tags(self) -> AsyncIterator[TagEntry]:
+        for entry in await asyncio.to_thread(lambda: list(_tags(self.root))):
+            yield entry
+
+    async def close(self) -> None:
+        pass
+
+
+class DirectoryWriter:
+    """An `OriginWriter` on a directory, safe against a second writer and against dying at any point."""
+
+    compares_and_swaps = True
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
+        self._count = 0
+        self._counting = threading.Lock()
+        try:
+            (self.root / ".partial").mkdir(parents=True, exist_ok=True)
+        except OSError as why:
+            raise Invalid(f"cannot write there: {why.strerror}", where=str(self.root)) from why
+
+    async def held(self, chunks: Sequence[Chunk]) -> frozenset[Digest]:
+        return await asyncio.to_thread(lambda: frozenset(c.digest for c in chunks if self._has(c)))
+
+    def _has(self, chunk: Chunk) -> bool:
+        try:
+            return (self.root / chunk_key(chunk.digest)).stat().st_size == chunk.size
+        except OSError:
+            return False
+
+    async def put(self, chunk: Chunk, body: bytes | memoryview) -> None:
+        await asyncio.to_thread(self._write, chunk_key(chunk.digest), body)
+
+    async def put_document(self, digest: Digest, body: bytes) -> None:
+        await asyncio.to_thread(self._write, document_key(digest), body)
+
+    async def read_document(self, digest: Digest, *, bytes_max: int) -> bytes:
+        return await asyncio.to_thread(_read_document, self.root, digest, bytes_max)
+
+    async def read_tag(self, name: str, tag: str) -> Digest:
+        return await asyncio.to_thread(_read_tag, self.root, name, tag)
+
+    async def move_tag(self, name: str, tag: str, manifest: Digest, *, expect: Digest | None) -> None:
+        await asyncio.to_thread(self._move_tag, name, tag, manifest, expect)
+
+    def _move_tag(self, name: str, tag: str, manifest: Digest, expect: Digest | None) -> None:
+        with _locked(self.root / ".partial" / "tags.lock"):
+            try:
+                now: Digest | None = _read_tag(self.root, name, tag)
+            except Missing:
+                now = None
+            if now != expect:
+                raise Invalid(
+                    f"{name}:{tag} was moved by another writer, to {now.short if now else 'nothing'}",
+                    where=str(self.root),
+                    hint="look at what it points to now, then mirror again",
+                )
+            self._write(tag_key(name, tag), write_pointer(manifest))
+            index = {f"{e.name}:{e.tag}": str(e.manifest) for e in _tags(self.root)}
+            self._write(TAGS_INDEX, canonical(index))
+
+    async def tags(self) -> AsyncIterator[TagEntry]:
+        for entry in await asyncio.to_thread(lambda: list(_tags(self.root))):
+            yield entry
+
+    async def recall(self, what: Digest) -> Digest | None:
+        body = await asyncio.to_thread(_read, self.root / mirrored_key(what), TAG_BYTES_MAX)
+        return None if body is None else read_pointer(body, mirrored_key(what))
+
+    async def remember(self, what: Digest, manifest: Digest) -> None:
+        await asyncio.to_thread(self._write, mirrored_key(what), write_pointer(manifest))
+
+    async def close(self) -> None:
+        pass
+
+    def _write(self, key: str, body: bytes | memoryview) -> None:
+        """Whole or not at all, also after a power cut: an object is trusted by its name and length from then on."""
+        with self._counting:
+            self._count += 1
+            temporary = self.root / ".partial" / f"{os.getpid()}-{self._count}"
+        target = self.root / key
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                view = memoryview(body)
+                while view:
+                    view = view[os.write(fd, view[: 1 << 20]) :]
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, target)
+        except OSError as why:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            failed = disk_error(why, str(target), len(body))
+            raise failed if isinstance(failed, DiskFull) else Invalid(failed.what, where=str(target)) from why
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _read(path: Path, bytes_max: int) -> bytes | None:
+    try:
+        if path.stat().st_size > bytes_max:
+            raise Corrupt(f"an object of {path.stat().st_size} bytes, at most {bytes_max} expected", where=str(path))
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError as why:
+        raise Invalid(f"cannot read: {why.strerror}", where=str(path)) from why
+
+
+def _read_document(root: Path, digest: Digest, bytes_max: int) -> bytes:
+    body = _read(root / document_key(digest), bytes_max)
+    if body is None:
+        raise Missing(f"manifest document {digest.short} is not there", where=str(root))
+    return checked_document(body, digest, str(root))
+
+
+def _read_tag(root: Path, name: str, tag: str) -> Digest:
+    body = _read(root / tag_key(name, tag), TAG_BYTES_MAX)
+    if body is None:
+        raise Missing(f"there is no {name}:{tag}", where=str(root), hint="list what is there with `bdn ls`")
+    return read_pointer(body, f"{root}/{tag_key(name, tag)}")
+
+
+def _tags(root: Path) -> Iterator[TagEntry]:
+    base = root / "tags"
+    for path in sorted(base.rglob("*")):
+        named = split_tag_path(str(path.relative_to(base)))
+        if named is not None and path.is_file():
+            yield TagEntry(*named, _read_tag(root, *named))
+
+
+def checked_document(body: bytes, digest: Digest, where: str) -> bytes:
+    got = Digest.of(body)
+    if got != digest:
+        raise Corrupt(f"manifest document {digest.short} has digest {got.short}", where=where, hint="mirror again")
+    return body

@@ -1,0 +1,244 @@
+"""Push time: read once, store what is new, name it last; and the next time move nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from bdn.chunking import CHUNK_BYTES
+from bdn.digest import Digest
+from bdn.errors import Corrupt, Invalid, Missing, SourceDown, Usage
+from bdn.manifest import DOCUMENT_BYTES_MAX, Chunk, Manifest, parse
+from bdn.mirror import MirrorPlan, mirror
+from bdn.origins.directory import DirectoryOrigin, DirectoryWriter
+from tests.bdn.fakes import MemorySink, MemoryUpstream
+
+PLAN = MirrorPlan("test/model", window_bytes=64 << 20)
+
+
+def safetensors(seed: int, tensors: dict[str, int]) -> bytes:
+    header, at, rng, body = {}, 0, random.Random(seed), bytearray()
+    for name, size in tensors.items():
+        header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [at, at + size]}
+        body += rng.randbytes(size)
+        at += size
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(body)
+
+
+def example() -> dict[str, bytes]:
+    rng = random.Random(1)
+    return {
+        "model.safetensors": safetensors(2, {"a": 20 << 20, "b": 3000, "c": 9 << 20}),
+        "codec/weights.bin": rng.randbytes(CHUNK_BYTES * 2 + 17),
+        "config.json": b"{}",
+        "tokenizer/vocab.txt": rng.randbytes(5000),
+        "empty": b"",
+    }
+
+
+async def read_back(origin: DirectoryOrigin, digest: Digest) -> tuple[Manifest, dict[str, bytes]]:
+    lists: dict[Digest, bytes] = {}
+
+    def read_list(d: Digest) -> bytes:
+        return lists[d]
+
+    root = await origin.read_document(digest, bytes_max=DOCUMENT_BYTES_MAX)
+    for entry in json.loads(root)["files"]:
+        if "list" in entry:
+            d = Digest.from_hex(entry["list"])
+            lists[d] = await origin.read_document(d, bytes_max=DOCUMENT_BYTES_MAX)
+    manifest = parse(root, read_list)
+    bodies = {}
+    for chunk in manifest.chunks:
+        sink = MemorySink(chunk)
+        await origin.fetch_into(chunk, sink, stall_s=5)
+        assert sink.digest() == chunk.digest
+        bodies[chunk.digest] = bytes(sink.data)
+    files = {}
+    for f in manifest.files:
+        files[f.path] = b"".join(bodies[e.chunk.digest][e.offset : e.offset + e.size] for e in f.extents)
+    for file in manifest.files:
+        assert Digest.of(files[file.path]) == file.digest
+    return manifest, files
+
+
+def test_a_mirrored_model_reads_back_byte_for_byte(tmp_path: Path) -> None:
+    async def work() -> None:
+        upstream = MemoryUpstream(example())
+        upstream.modes["config.json"] = 0o600
+        upstream.links["link.json"] = "config.json"
+        result = await mirror(upstream, DirectoryWriter(tmp_path), PLAN)
+        assert upstream.bytes_read == result.bytes_read == result.bytes_uploaded == sum(map(len, example().values()))
+        origin = DirectoryOrigin(tmp_path)
+        assert await origin.read_tag("test/model", "latest") == result.manifest
+        manifest, files = await read_back(origin, result.manifest)
+        assert files == example()
+        assert dict(manifest.provenance)["source"] == "memory:model"
+        assert {f.path: f.mode for f in manifest.files}["config.json"] == 0o600
+        assert [(s.path, s.target) for s in manifest.symlinks] == [("link.json", "config.json")]
+
+    asyncio.run(work())
+
+
+def test_a_second_mirror_of_the_same_revision_reads_and_stores_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        upstream, writer = MemoryUpstream(example()), DirectoryWriter(tmp_path)
+        first = await mirror(upstream, writer, PLAN)
+        before = upstream.bytes_read
+        again = await mirror(upstream, writer, PLAN)
+        assert (again.manifest, again.bytes_read, again.bytes_uploaded) == (first.manifest, 0, 0)
+        assert again.remembered and not again.tag_moved
+        assert upstream.bytes_read == before
+        fewer = await mirror(upstream, writer, MirrorPlan("test/model", allow=("*.json",)))
+        assert fewer.manifest != first.manifest, "other filters are another model"
+
+    asyncio.run(work())
+
+
+def test_an_unpinned_source_is_read_again_and_stored_only_where_it_changed(tmp_path: Path) -> None:
+    async def work() -> None:
+        files, writer = example(), DirectoryWriter(tmp_path)
+        first = await mirror(MemoryUpstream(files, revision=""), writer, PLAN)
+        again = await mirror(MemoryUpstream(files, revision=""), writer, PLAN)
+        assert again.manifest == first.manifest
+        assert again.bytes_read == first.bytes_read and again.bytes_uploaded == 0
+        assert again.chunks_reused == again.chunks_total == first.chunks_total
+        changed = files | {"codec/weights.bin": files["codec/weights.bin"][:-1] + b"!"}
+        third = await mirror(MemoryUpstream(changed, revision=""), writer, PLAN)
+        assert third.bytes_uploaded == 17, "only the last chunk is new"
+
+    asyncio.run(work())
+
+
+def test_the_same_files_from_anywhere_have_the_same_chunks(tmp_path: Path) -> None:
+    """However the pieces fall, the cuts are the content's."""
+
+    async def work() -> None:
+        digests = set()
+        for i, piece_bytes in enumerate((7_000, 100_000, 5 << 20)):
+            upstream = MemoryUpstream(example(), piece_bytes=piece_bytes)
+            digests.add((await mirror(upstream, DirectoryWriter(tmp_path / str(i)), PLAN)).manifest)
+        assert len(digests) == 1
+
+    asyncio.run(work())
+
+
+def test_a_broken_stream_is_resumed_where_it_broke(tmp_path: Path) -> None:
+    async def work() -> None:
+        upstream = MemoryUpstream(example())
+        upstream.down_at = [("model.safetensors", 15 << 20), ("codec/weights.bin", 1), ("config.json", 0)]
+        result = await mirror(upstream, DirectoryWriter(tmp_path), PLAN)
+        _, files = await read_back(DirectoryOrigin(tmp_path), result.manifest)
+        assert files == example()
+        assert result.bytes_read == sum(map(len, example().values()))
+
+    asyncio.run(work())
+
+
+def test_a_source_that_stays_down_ends_the_mirror_with_its_own_error(tmp_path: Path) -> None:
+    async def work() -> None:
+        upstream = MemoryUpstream(example())
+        upstream.down_at = [("codec/weights.bin", 0)] * 10
+        with pytest.raises(SourceDown):
+            await mirror(upstream, DirectoryWriter(tmp_path), PLAN)
+        with pytest.raises(Missing):
+            await DirectoryOrigin(tmp_path).read_tag("test/model", "latest")
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", ["sha256", "sha1", "md5"])
+def test_the_upstreams_own_checksums_are_checked_and_kept(tmp_path: Path, kind: str) -> None:
+    async def work() -> None:
+        upstream = MemoryUpstream(example())
+        right = {p: ((kind, hashlib.new(kind, b).hexdigest()),) for p, b in example().items()}
+        upstream.checksums = dict(right)
+        result = await mirror(upstream, DirectoryWriter(tmp_path), PLAN)
+        manifest, _ = await read_back(DirectoryOrigin(tmp_path), result.manifest)
+        assert dict(manifest.provenance)[f"{kind}:config.json"] == right["config.json"][0][1]
+        for path in ("model.safetensors", "config.json"):
+            upstream.revision, upstream.checksums = "def", right | {path: ((kind, "0" * 64),)}
+            with pytest.raises(Corrupt, match=path):
+                await mirror(upstream, DirectoryWriter(tmp_path), PLAN)
+        assert await DirectoryOrigin(tmp_path).read_tag("test/model", "latest") == result.manifest
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("listed", [-1, 1])
+def test_a_file_of_another_length_than_listed_is_refused(tmp_path: Path, listed: int) -> None:
+    async def work() -> None:
+        upstream = MemoryUpstream(example())
+        upstream.lengths["codec/weights.bin"] = len(example()["codec/weights.bin"]) + listed
+        with pytest.raises(Corrupt, match=r"weights\.bin"):
+            await mirror(upstream, DirectoryWriter(tmp_path), PLAN)
+
+    asyncio.run(work())
+
+
+class FailingWriter(DirectoryWriter):
+    """Stores `left` chunks, then the disk is full."""
+
+    left = 3
+
+    async def put(self, chunk: Chunk, body: bytes | memoryview) -> None:
+        if self.left == 0:
+            raise Invalid("the bucket is full")
+        self.left -= 1
+        await super().put(chunk, body)
+
+
+def test_an_interrupted_mirror_publishes_nothing_and_the_next_one_stores_only_the_rest(tmp_path: Path) -> None:
+    async def work() -> None:
+        upstream = MemoryUpstream(example())
+        with pytest.raises(Invalid, match="full"):
+            await mirror(upstream, FailingWriter(tmp_path), MirrorPlan("test/model", window_bytes=26 << 20))
+        with pytest.raises(Missing):
+            await DirectoryOrigin(tmp_path).read_tag("test/model", "latest")
+        assert not (tmp_path / "documents").exists()
+        result = await mirror(upstream, DirectoryWriter(tmp_path), PLAN)
+        assert result.chunks_reused == 3
+        _, files = await read_back(DirectoryOrigin(tmp_path), result.manifest)
+        assert files == example()
+
+    asyncio.run(work())
+
+
+def test_a_cancelled_mirror_publishes_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        seen = asyncio.Event()
+        writer = DirectoryWriter(tmp_path)
+        run = mirror(MemoryUpstream(example()), writer, PLAN, lambda p: seen.set() if p.bytes_uploaded else None)
+        task = asyncio.create_task(run)
+        await seen.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not (tmp_path / "tags").exists()
+
+    asyncio.run(work())
+
+
+def test_a_pattern_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
+    async def work() -> None:
+        with pytest.raises(Usage):
+            await mirror(MemoryUpstream(example()), DirectoryWriter(tmp_path), MirrorPlan("m", allow=("*.gguf",)))
+
+    asyncio.run(work())
+
+
+def test_unsafe_paths_are_refused_before_a_byte_is_read(tmp_path: Path) -> None:
+    async def work() -> None:
+        upstream = MemoryUpstream({"../../etc/passwd": b"x" * 10})
+        with pytest.raises(Invalid, match="unsafe path"):
+            await mirror(upstream, DirectoryWriter(tmp_path), PLAN)
+        assert upstream.bytes_read == 0
+
+    asyncio.run(work())
