@@ -23,9 +23,9 @@ INTERRUPTED = 130
 Group = TypeVar("Group")
 # Every verb: its module, and the line that `tts --help` shows for it.
 VERBS: dict[str, tuple[str, str]] = {
-    "serve": ("runtime.serve.command", "serve speech over HTTP and WebSocket"),
+    "serve": ("runtime.serving", "serve speech over HTTP and WebSocket"),
     "say": ("runtime.say", "speak a text to a file, a pipe or the sound card"),
-    "bench": ("runtime.serve.bench", "measure a speech server: time to first sound, load, soak"),
+    "bench": ("runtime.bench", "measure a speech server: time to first sound, load, soak"),
     "make-checkpoint": ("runtime.make_checkpoint", "write a random checkpoint in the published layout"),
 }
 

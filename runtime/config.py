@@ -106,7 +106,7 @@ class ModelSettings:
         0, "codes spoken a frame, coarse first; fewer are quicker and duller; 0 means all", unit="codes", low=0, high=64
     )
     step: str = setting("eager", "how a step is run", choices=("eager", "compiled", "captured"))
-    lanes: int = setting(1, "streams spoken at the same time", unit="streams", low=1, high=256)
+    lanes: int = setting(8, "streams the model can hold at once; tts say takes one", unit="streams", low=1, high=256)
     lookahead: int = setting(
         2, "words that wait besides the next one before it is spoken; fewer start sooner, with a flatter melody",
         unit="words", low=0, high=2,
@@ -126,7 +126,70 @@ class SpeechSettings:
     padding_bonus: float = setting(0.0, "above 0 speaks slower, below faster", unit="logit", low=-20, high=20)
 
 
-GROUPS: tuple[type, ...] = (ModelSettings, SpeechSettings)
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    """How `tts serve` listens, whom it lets in, and when it gives up on somebody."""
+
+    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for all", unit="address")
+    port: int = setting(8089, "port to listen on; 0 takes a free one", unit="port", low=0, high=65535)
+    keys: str = setting("", "YAML file of API keys, as hashes with limits; read again on SIGHUP", unit="path")
+    keyless: bool = setting(False, "serve without API keys; only on a loopback address")
+    metrics_open: bool = setting(False, "serve /metrics without an API key")
+    load_max: float = setting(
+        0.85, "part of the 80 ms frame that the steps of all streams may fill; the rest absorbs jitter",
+        unit="of a frame", low=0.1, high=1.0,
+    )  # fmt: skip
+    streams_max: int = setting(
+        0, "streams admitted at once; 0 means as many as were measured to fit", unit="streams", low=0, high=512
+    )
+    reserve: int = setting(0, "streams kept free for priorities above batch", unit="streams", low=0, high=512)
+    trim_silence: bool = setting(True, "cut the silence before a stream's first sound, all but 20 ms")
+    ahead_s: float = setting(
+        4.0, "how far a WebSocket stream may run ahead of its listener; what a barge-in wastes at most",
+        unit="seconds", low=0.2, high=600,
+    )  # fmt: skip
+    ahead_http_s: float = setting(
+        30.0, "how far an HTTP stream may run ahead of real time", unit="seconds", low=0.2, high=3600
+    )
+    outbox_s: float = setting(
+        5.0, "sound kept for a reader that does not take it; then its lane waits", unit="seconds", low=0.5, high=60
+    )
+    stall_s: float = setting(
+        10.0, "age of untaken sound at which a slow reader is shed", unit="seconds", low=0.1, high=600
+    )
+    idle_s: float = setting(
+        120.0, "how long a stream may wait for text before it is ended", unit="seconds", low=1, high=3600
+    )
+    session_s: float = setting(300.0, "longest life of a stream", unit="seconds", low=1, high=86400)
+    drain_s: float = setting(
+        300.0, "how long SIGTERM waits for streams to end; as long as the longest call", unit="seconds",
+        low=0, high=86400,
+    )  # fmt: skip
+    heartbeat_s: float = setting(
+        20.0, "time between pings on a WebSocket; half of it without a pong means the peer is gone",
+        unit="seconds", low=0.1, high=600,
+    )  # fmt: skip
+    stuck_s: float = setting(
+        30.0, "a step longer than this makes /livez fail", unit="seconds", low=1, high=3600
+    )
+    message_bytes_max: int = setting(
+        262144, "largest WebSocket message or JSON body", unit="bytes", low=1024, high=1 << 26
+    )
+    text_chars_max: int = setting(
+        100_000, "most text that one stream may send", unit="characters", low=100, high=10_000_000
+    )
+    sockets_max: int = setting(1024, "open WebSockets", unit="sockets", low=1, high=65536)
+    socket_streams_max: int = setting(64, "streams on one WebSocket", unit="streams", low=1, high=1024)
+    voice_aliases: tuple[str, ...] = setting(
+        (), "names that clients use for our voices, comma-separated, as name=voice; * stands for any unknown name"
+    )
+    state: str = setting(
+        "", "file that keeps made voices and pronunciations over restarts; empty keeps them in memory",
+        unit="path",
+    )  # fmt: skip
+
+
+GROUPS: tuple[type, ...] = (ModelSettings, SpeechSettings, ServeSettings)
 
 
 def settings_of(group: type) -> tuple[Setting, ...]:

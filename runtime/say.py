@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -125,7 +125,7 @@ def run(call: Call) -> int:
     from runtime.checkpoint import start  # torch takes a second to import: not before the command line is checked
 
     record = Record(keeps_frames=bool(args.dump))
-    engine = start(settings, record.traced if args.dump else None)
+    engine = start(replace(settings, lanes=1), record.traced if args.dump else None)
     with ExitStack() as stack:
         sinks = _sinks(args, engine, make_encoder, stack)
         began = time.perf_counter()

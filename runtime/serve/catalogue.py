@@ -1,0 +1,229 @@
+"""Which voices and pronunciations there are, under which names. Owns the made voices and the rules, and their file.
+
+A made voice is a mix of the engine's own ("anna:0.7+ben:0.3"). Names that clients bring along without asking (the
+defaults of LiveKit and pipecat, OpenAI's names) are mapped to ours; any other unknown name is refused with the list of
+those there are, unless the operator maps `*`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from runtime.errors import NameUnknown, Usage
+from runtime.serve import openai
+from runtime.serve.rewrite import RULE_CHARS_MAX, RULES_MAX, Rule
+from runtime.serve.wire import WireError, get_flag, get_text
+
+# Voices that client libraries ask for when their user named none.
+CLIENT_DEFAULTS = ("default", "vjFyp2BcCyTlUmYb", "_6Aslh2DxfmnRLmP")
+MADE_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """As the Gradium API shows it; `mix` is ours: how the engine names the sound."""
+
+    uid: str
+    name: str
+    mix: str
+    description: str = ""
+    language: str = "en"
+    made: bool = False
+
+    def public(self) -> dict[str, object]:
+        return {
+            "uid": self.uid, "name": self.name, "description": self.description, "language": self.language,
+            "filename": None, "start_s": 0.0, "is_catalog": not self.made, "is_pro_clone": False, "tags": [],
+            "mix": self.mix,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pronunciation:
+    uid: str
+    name: str
+    language: str
+    rules: tuple[Rule, ...]
+
+    def public(self) -> dict[str, object]:
+        return asdict(self)
+
+
+class Catalogue:
+    def __init__(
+        self, engine_voices: Sequence[str], *, default: str = "", aliases: Sequence[str] = (), state: Path | None = None
+    ) -> None:
+        self._own = {v: Voice(v, v, v) for v in engine_voices}
+        self._made: dict[str, Voice] = {}
+        self._pronunciations: dict[str, Pronunciation] = {}
+        self._state = state
+        if default and default not in self._own:
+            raise NameUnknown("voice", default, self._own)
+        self.default = default or (engine_voices[0] if engine_voices else "")
+        self._aliases = dict.fromkeys(CLIENT_DEFAULTS, self.default) | dict(openai.aliases(tuple(engine_voices)))
+        self._aliases |= self._read_aliases(aliases)
+        self._load()
+
+    def resolve(self, name: str) -> tuple[str, ...]:
+        """The engine's names for what a client calls a voice; "a,b" are the speakers of a dialogue."""
+        if not name:
+            return (self.default,) if self.default else ()
+        voice = self._find(name)
+        if voice is None and "," in name:
+            return tuple(v for part in name.split(",") for v in self.resolve(part.strip()))
+        if voice is None:
+            raise NameUnknown("voice", name, (*self._own, *(v.name for v in self._made.values())))
+        return (voice,)
+
+    def rules(self, uid: str | None) -> tuple[Rule, ...]:
+        if uid is None:
+            return ()
+        if uid not in self._pronunciations:
+            raise NameUnknown("pronunciation", uid, self._pronunciations)
+        return self._pronunciations[uid].rules
+
+    def voices(self, *, own: bool = True) -> list[Voice]:
+        return [*(self._own.values() if own else ()), *self._made.values()]
+
+    def voice(self, uid: str) -> Voice:
+        found = self._made.get(uid) or self._own.get(uid)
+        if found is None:
+            raise WireError("not_found", f"there is no voice {uid!r}")
+        return found
+
+    def make_voice(self, obj: Mapping[str, object]) -> Voice:
+        """A new voice as a mix of existing ones. Raises WireError."""
+        mix = get_text(obj, "mix")
+        for part in mix.split("+"):
+            if part.split(":")[0] not in self._own:
+                raise WireError("voice_unknown", str(NameUnknown("voice", part.split(":")[0], self._own)))
+        if len(self._made) >= MADE_MAX:
+            raise WireError("too_large", f"there are already {MADE_MAX} made voices")
+        name = get_text(obj, "name") or mix
+        voice = Voice(
+            secrets.token_urlsafe(12), name, mix, get_text(obj, "description", chars_max=2_000),
+            get_text(obj, "language", "en"), made=True,
+        )  # fmt: skip
+        self._made[voice.uid] = voice
+        self._save()
+        return voice
+
+    def update_voice(self, uid: str, obj: Mapping[str, object]) -> Voice:
+        old = self._changeable(uid)
+        voice = Voice(
+            uid, get_text(obj, "name") or old.name, old.mix,
+            get_text(obj, "description", chars_max=2_000) or old.description,
+            get_text(obj, "language") or old.language, made=True,
+        )  # fmt: skip
+        self._made[uid] = voice
+        self._save()
+        return voice
+
+    def delete_voice(self, uid: str) -> None:
+        del self._made[self._changeable(uid).uid]
+        self._save()
+
+    def pronunciations(self) -> list[Pronunciation]:
+        return list(self._pronunciations.values())
+
+    def pronunciation(self, uid: str) -> Pronunciation:
+        if uid not in self._pronunciations:
+            raise WireError("not_found", f"there is no pronunciation {uid!r}")
+        return self._pronunciations[uid]
+
+    def put_pronunciation(self, obj: Mapping[str, object], uid: str | None = None) -> Pronunciation:
+        """Makes one, or replaces the one of that uid."""
+        if uid is not None:
+            self.pronunciation(uid)
+        elif len(self._pronunciations) >= MADE_MAX:
+            raise WireError("too_large", f"there are already {MADE_MAX} pronunciations")
+        made = Pronunciation(
+            uid or secrets.token_urlsafe(12), get_text(obj, "name"), get_text(obj, "language", "en"),
+            _rules(obj.get("rules")),
+        )  # fmt: skip
+        self._pronunciations[made.uid] = made
+        self._save()
+        return made
+
+    def delete_pronunciation(self, uid: str) -> None:
+        self.pronunciation(uid)
+        del self._pronunciations[uid]
+        self._save()
+
+    def _find(self, name: str) -> str | None:
+        if name in self._own:
+            return name
+        if name in self._made:
+            return self._made[name].mix
+        by_name = next((v.mix for v in self._made.values() if v.name == name), None)
+        if by_name or name in self._aliases:
+            return by_name or self._aliases[name]
+        parts = name.split("+")
+        if len(parts) > 1 and all(p.split(":")[0] in self._own for p in parts):
+            return name
+        return self._aliases.get("*")
+
+    def _changeable(self, uid: str) -> Voice:
+        voice = self.voice(uid)
+        if not voice.made:
+            raise WireError("invalid", f"{uid} belongs to the model and cannot be changed")
+        return voice
+
+    def _read_aliases(self, pairs: Sequence[str]) -> dict[str, str]:
+        out = {}
+        for pair in pairs:
+            name, sep, voice = pair.partition("=")
+            if not sep or not name:
+                raise Usage(f"voice alias {pair!r} is not name=voice", "see --voice-aliases")
+            if voice not in self._own:
+                raise NameUnknown("voice", voice, self._own)
+            out[name] = voice
+        return out
+
+    def _load(self) -> None:
+        if self._state is None or not self._state.exists():
+            return
+        try:
+            raw = json.loads(self._state.read_text(encoding="utf-8"))
+            self._made = {v["uid"]: Voice(**v) for v in raw["voices"]}
+            self._pronunciations = {
+                p["uid"]: Pronunciation(p["uid"], p["name"], p["language"], tuple(Rule(**r) for r in p["rules"]))
+                for p in raw["pronunciations"]
+            }
+        except (OSError, ValueError, KeyError, TypeError) as why:
+            raise Usage(f"{self._state}: is not a state file of ours: {why}", "move it away to start afresh") from None
+
+    def _save(self) -> None:
+        """Whole or not at all: written beside, then renamed."""
+        if self._state is None:
+            return
+        body = {
+            "voices": [asdict(v) for v in self._made.values()],
+            "pronunciations": [asdict(p) for p in self._pronunciations.values()],
+        }
+        beside = self._state.with_name(self._state.name + ".new")
+        with beside.open("w", encoding="utf-8") as file:
+            json.dump(body, file, ensure_ascii=False, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(self._state)
+
+
+def _rules(value: object) -> tuple[Rule, ...]:
+    if not isinstance(value, list) or not value or len(value) > RULES_MAX:
+        raise WireError("invalid", f"rules must be a list of 1 to {RULES_MAX} rules")
+    out = []
+    for item in value:
+        if not isinstance(item, dict):
+            raise WireError("invalid", "a rule is an object with original and rewrite")
+        original = get_text(item, "original", chars_max=RULE_CHARS_MAX).strip()
+        if not original:
+            raise WireError("invalid", "a rule's original must not be empty")
+        rewrite = get_text(item, "rewrite", chars_max=RULE_CHARS_MAX)
+        out.append(Rule(original, rewrite, get_flag(item, "case_sensitive", False)))
+    return tuple(out)

@@ -1,0 +1,321 @@
+"""All streams on the event loop's side: opening, text in, sound out, limits, and the end. Owns the admission counts.
+
+A Stream is what a connection holds: it takes text and gives Outbound messages. Its outbox is bounded: a reader that
+does not keep up makes its lane wait, and is shed when its sound gets too old. Whatever arrives for a stream that has
+been dropped is dropped here, so after a cancel nothing follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from runtime.admission import Admission, KeyLimits
+from runtime.audio import StreamEncoder, encoder
+from runtime.config import ServeSettings
+from runtime.errors import NameUnknown, SpeechError
+from runtime.port import Entry, StreamSpec, TextFeed
+from runtime.serve.catalogue import Catalogue
+from runtime.serve.meters import Meters
+from runtime.serve.rewrite import Rewriter
+from runtime.serve.traffic import (
+    Broken,
+    Close,
+    Command,
+    End,
+    Feed,
+    Finished,
+    Flush,
+    Flushed,
+    Happening,
+    Hold,
+    Open,
+    Paused,
+    Sound,
+    Words,
+)
+from runtime.serve.wire import Audio, Done, Failed, FlushedOut, Outbound, PausedOut, Ready, Setup, WireError, Word
+
+
+class Sender(Protocol):
+    def __call__(self, *commands: Command) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the loop may know of the engine; all of it is safe from any thread."""
+
+    sample_rate: int
+    frame_samples: int
+    voices: tuple[str, ...]
+    text_feed: Callable[[StreamSpec], TextFeed]
+
+
+class Refused(WireError):
+    """Not let in; `retry_after_s` says when to come back."""
+
+    def __init__(self, code: str, message: str, retry_after_s: float, req_id: str | None) -> None:
+        super().__init__(code, message, req_id)
+        self.retry_after_s = retry_after_s
+
+
+class Stream:
+    """One utterance, or one turn of a call. Made by Hub.open; used by one connection."""
+
+    def __init__(
+        self, hub: Hub, sid: int, number: int, key: KeyLimits, setup: Setup, encode: StreamEncoder, protocol: str
+    ) -> None:
+        self._hub, self.sid, self.number, self.key, self.setup = hub, sid, number, key, setup
+        self.request_id = secrets.token_hex(8)
+        self.protocol = protocol
+        self.feed: TextFeed = hub.facts.text_feed(setup.spec)
+        self.rewriter: Rewriter | None = None
+        self._encoder = encode
+        self.opened_at = hub.clock()
+        self.text_at: float | None = None  # when the first text came
+        self.active_at = self.opened_at  # when text last came or sound was last made; idle streams are ended by it
+        self.on_stall: Callable[[], None] | None = None  # how the connection is told that its reader was given up
+        self.ended = self.over = self.sounding = self.held = False
+        self.chars = 0
+        self.sent_s = 0.0
+        self._queued_s = 0.0
+        self._coded_from_s = 0.0
+        self._inbox: deque[tuple[float, Happening]] = deque()
+        self._out: deque[Outbound] = deque()
+        self._wake = asyncio.Event()
+
+    @property
+    def ready(self) -> Ready:
+        return Ready(
+            self.setup.req_id, self.number, self.request_id, self._encoder.sample_rate, self._encoder.content_type,
+            "+".join(self.setup.spec.voices),
+        )  # fmt: skip
+
+    @property
+    def oldest_s(self) -> float:
+        """When the oldest sound that nobody took was made; inf if all is taken."""
+        return self._inbox[0][0] if self._inbox else float("inf")
+
+    def say(self, text: str) -> None:
+        if self.ended:
+            raise WireError("invalid", "text after the end of the stream", self.setup.req_id)
+        self.chars += len(text)
+        if self.chars > self._hub.settings.text_chars_max:
+            raise WireError(
+                "too_large", f"more than {self._hub.settings.text_chars_max} characters in one stream",
+                self.setup.req_id,
+            )  # fmt: skip
+        self._hub.meters.text_chars.inc(len(text))
+        self._give(self.feed.push(self.rewriter.push(text) if self.rewriter else text))
+
+    def flush(self, mark: int) -> None:
+        if self.ended:
+            raise WireError("invalid", "flush after the end of the stream", self.setup.req_id)
+        held = self.feed.push(self.rewriter.flush()) if self.rewriter else ()
+        self._give((*held, *self.feed.flush()))
+        self._hub.send(Flush(self.sid, mark))
+
+    def end(self) -> None:
+        """No more text; twice is once. Implies a flush of all that came."""
+        if self.ended:
+            return
+        self.ended = True
+        held = self.feed.push(self.rewriter.flush()) if self.rewriter else ()
+        self._give((*held, *self.feed.end()))
+        self._hub.send(End(self.sid))
+
+    def cancel(self) -> None:
+        """Frees the lane before its next step; nothing that was made for the stream leaves after this."""
+        self._end_now("cancelled")
+
+    def fail(self, code: str, message: str, retry_after_s: float | None = None) -> None:
+        """Ends the stream for a reason that the client is told; sound not yet taken is dropped."""
+        self._end_now(code)
+        self._out.append(Failed(self.setup.req_id, code, message, retry_after_s))
+
+    def _end_now(self, outcome: str) -> None:
+        self._hub.drop(self, outcome)
+        self._hub.all_read(self)
+        self._inbox.clear()
+        self._out.clear()
+        self._wake.set()
+
+    def take(self, happening: Happening, now: float) -> None:
+        """Called by the hub, in order."""
+        self._inbox.append((now, happening))
+        if isinstance(happening, Sound):
+            self._queued_s += len(happening.pcm) / self._hub.facts.sample_rate
+            if self._queued_s > self._hub.settings.outbox_s and not self.held:
+                self.held = True
+                self._hub.send(Hold(self.sid, True))
+        self.active_at = now
+        self._wake.set()
+
+    async def next(self) -> Outbound | None:
+        """The next message for the client, None when the stream is over and all was given."""
+        while True:
+            if self._out:
+                out = self._out.popleft()
+                if isinstance(out, Done | Failed):
+                    self._hub.all_read(self)
+                return out
+            if self._inbox:
+                _, happening = self._inbox.popleft()
+                self._spell(happening)
+            elif self.over:
+                return None
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+
+    def _give(self, entries: Sequence[Entry]) -> None:
+        self.active_at = self._hub.clock()
+        if not entries:
+            return
+        if self.text_at is None:
+            self.text_at = self.active_at
+        self._hub.send(Feed(self.sid, entries))
+
+    def _spell(self, happening: Happening) -> None:
+        req_id = self.setup.req_id
+        match happening:
+            case Sound(pcm=pcm):
+                seconds = len(pcm) / self._hub.facts.sample_rate
+                self._queued_s -= seconds
+                if self.held and self._queued_s < self._hub.settings.outbox_s / 2:
+                    self.held = False
+                    self._hub.send(Hold(self.sid, False))
+                self.sent_s += seconds
+                self._audio(self._encoder.encode(pcm))
+            case Words(words=words):
+                self._out.extend(Word(req_id, self.number, w.text, w.start_s, w.stop_s) for w in words)
+            case Paused():
+                self._out.append(PausedOut(req_id))
+            case Flushed(mark=mark):
+                self._out.append(FlushedOut(req_id, mark))
+            case Finished():
+                self._audio(self._encoder.finish())
+                self._out.append(Done(req_id, self.number, self.sent_s))
+            case Broken(code=code, message=message):
+                self._out.append(Failed(req_id, code, message))
+
+    def _audio(self, data: bytes) -> None:
+        """A coder may hold sound back; what it gives then covers all since it last gave."""
+        if data:
+            self._out.append(Audio(self.setup.req_id, self.number, data, self._coded_from_s, self.sent_s))
+            self._coded_from_s = self.sent_s
+
+
+class Hub:
+    def __init__(
+        self,
+        settings: ServeSettings,
+        facts: EngineFacts,
+        catalogue: Catalogue,
+        admission: Admission,
+        meters: Meters,
+        send: Sender,
+        clock: Callable[[], float],
+    ) -> None:
+        self.settings, self.facts, self.catalogue, self.admission = settings, facts, catalogue, admission
+        self.meters, self.send, self.clock = meters, send, clock
+        self._streams: dict[int, Stream] = {}  # those that hold a lane
+        self._unread: dict[int, Stream] = {}  # those whose lane is free but whose sound was not all taken
+        self._sids = 0
+        self.empty = asyncio.Event()
+        self.empty.set()
+
+    def open(self, setup: Setup, key: KeyLimits, *, number: int, protocol: str, http: bool = False) -> Stream:
+        """A stream that may be fed at once. Raises Refused, or WireError for what the client asked wrongly."""
+        try:
+            voices = self.catalogue.resolve(setup.voice)
+            encode = encoder(setup.audio_format, rate_in=self.facts.sample_rate)
+            rules = self.catalogue.rules(setup.pronunciation_id)
+        except NameUnknown as why:
+            raise WireError("voice_unknown" if why.kind == "voice" else "invalid", str(why), setup.req_id) from None
+        refusal = self.admission.ask(key, self.clock(), setup.priority)
+        if refusal:
+            self.meters.refused.labels(refusal.code).inc()
+            raise Refused(refusal.code, refusal.message, refusal.retry_after_s, setup.req_id)
+        setup = dataclasses.replace(setup, spec=dataclasses.replace(setup.spec, voices=voices))
+        self._sids += 1
+        try:
+            stream = Stream(self, self._sids, number, key, setup, encode, protocol)
+        except SpeechError as why:
+            self.admission.release(key, 0.0)
+            raise WireError("invalid", str(why), setup.req_id) from None
+        stream.rewriter = Rewriter(rules) if rules else None
+        self._streams[stream.sid] = stream
+        self.empty.clear()
+        self.meters.active.set(self.admission.active)
+        ahead_s = self.settings.ahead_http_s if http else self.settings.ahead_s
+        rank = key.priority if setup.priority is None else min(key.priority, setup.priority)
+        self.send(Open(stream.sid, setup.spec, ahead_s, int(rank)))
+        return stream
+
+    def deliver(self, happenings: list[Happening]) -> None:
+        """Hands out what the device did; called on the loop."""
+        now = self.clock()
+        for happening in happenings:
+            stream = self._streams.get(happening.sid)
+            if stream is None:
+                continue  # cancelled meanwhile
+            if isinstance(happening, Sound):
+                self.meters.audio_s.inc(len(happening.pcm) / self.facts.sample_rate)
+                if not stream.sounding:
+                    stream.sounding = True
+                    self.meters.first_sound.observe(now - (stream.text_at or stream.opened_at))
+            stream.take(happening, now)
+            if isinstance(happening, Finished):
+                self.meters.silence.observe(happening.silence_s)
+                self._forget(stream, "done")
+            elif isinstance(happening, Broken):
+                self._forget(stream, happening.code)
+
+    def drop(self, stream: Stream, outcome: str) -> None:
+        """Ends a stream from the loop's side; twice is once."""
+        if stream.sid in self._streams:
+            self.send(Close(stream.sid))
+            self._forget(stream, outcome)
+
+    def all_read(self, stream: Stream) -> None:
+        self._unread.pop(stream.sid, None)
+        self._note_empty()
+
+    def sweep(self) -> None:
+        """Ends streams that wait too long, live too long, or are not read. Called about once a second."""
+        now, limits = self.clock(), self.settings
+        for stream in (*self._streams.values(), *self._unread.values()):
+            if now - stream.oldest_s > limits.stall_s:
+                stream.fail("slow_reader", f"sound waited {limits.stall_s:g} s without being read")
+                self.meters.shed.inc()
+                if stream.on_stall:
+                    stream.on_stall()
+            elif stream.over:
+                continue
+            elif now - stream.opened_at > limits.session_s:
+                stream.fail("session_limit", f"the stream has lived for {limits.session_s:g} s, the longest allowed")
+            elif not stream.ended and now - stream.active_at > limits.idle_s:
+                stream.fail("idle", f"no text for {limits.idle_s:g} s")
+
+    def fail_all(self, code: str, message: str) -> None:
+        for stream in list(self._streams.values()):
+            stream.fail(code, message)
+
+    def _forget(self, stream: Stream, outcome: str) -> None:
+        del self._streams[stream.sid]
+        self._unread[stream.sid] = stream
+        stream.over = True
+        self.admission.release(stream.key, self.clock() - stream.opened_at)
+        self.meters.active.set(self.admission.active)
+        self.meters.streams.labels(stream.protocol, outcome).inc()
+        self._note_empty()
+
+    def _note_empty(self) -> None:
+        if not self._streams and not self._unread:
+            self.empty.set()

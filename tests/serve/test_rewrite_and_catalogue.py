@@ -1,0 +1,98 @@
+"""Names and pronunciations: the same is spoken however text is cut; unknown names are told which voices there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.errors import NameUnknown, Usage
+from runtime.serve.catalogue import CLIENT_DEFAULTS, Catalogue
+from runtime.serve.openai import VOICES
+from runtime.serve.rewrite import Rewriter, Rule
+from runtime.serve.wire import WireError
+
+RULES = (Rule("New York", "noo york"), Rule("SQL", "sequel", True), Rule("c++", "see plus plus"), Rule("York", "yawk"))
+
+
+def rewritten(pieces: list[str]) -> str:
+    it = Rewriter(RULES)
+    return "".join([*map(it.push, pieces), it.flush()])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["New", "York", "SQL", "sql", "c++", " ", "  ", "x", "\n"]), max_size=12), st.data())
+def test_the_text_is_the_same_however_it_is_cut(parts: list[str], data: st.DataObject) -> None:
+    text = "".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert rewritten(pieces) == rewritten([text])
+
+
+def test_whole_words_are_replaced_longest_first_and_case_counts_where_asked() -> None:
+    assert rewritten(["in new  york, York and Yorkshire"]) == "in noo york, yawk and Yorkshire"
+    assert rewritten(["SQL sql NoSQL"]) == "sequel sql NoSQL"
+    assert rewritten(["c++ code"]) == "see plus plus code"
+
+
+def test_text_that_no_rule_can_touch_any_more_is_not_held_back() -> None:
+    it = Rewriter((Rule("a", "b"),))
+    assert it.push("hello there ") == "hello there"
+
+
+def names(**more: object) -> Catalogue:
+    return Catalogue(("anna", "ben"), **more)  # type: ignore[arg-type]
+
+
+def test_names_that_clients_bring_along_find_a_voice() -> None:
+    it = names(default="ben", aliases=("support=anna",))
+    assert it.resolve("") == ("ben",) and it.resolve("support") == ("anna",)
+    assert {it.resolve(n) for n in CLIENT_DEFAULTS} == {("ben",)}
+    assert {it.resolve(n)[0] for n in VOICES} == {"anna", "ben"}
+    assert it.resolve("anna:0.7+ben:0.3") == ("anna:0.7+ben:0.3",)
+    assert it.resolve("anna,ben") == ("anna", "ben")
+
+
+def test_an_unknown_name_is_refused_with_the_list_unless_a_star_is_mapped() -> None:
+    with pytest.raises(NameUnknown, match="anna, ben"):
+        names().resolve("v")
+    assert names(aliases=("*=anna",)).resolve("v") == ("anna",)
+
+
+@pytest.mark.parametrize("alias", ["x", "=anna", "x=nobody"])
+def test_an_alias_that_cannot_be_meant_is_refused_at_start(alias: str) -> None:
+    with pytest.raises((Usage, NameUnknown)):
+        names(aliases=(alias,))
+
+
+def test_made_voices_and_rules_survive_a_restart(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    it = names(state=state)
+    voice = it.make_voice({"name": "duo", "mix": "anna:0.5+ben:0.5"})
+    rules = it.put_pronunciation({"name": "p", "rules": [{"original": "SQL", "rewrite": "sequel"}]})
+    again = names(state=state)
+    assert again.resolve("duo") == again.resolve(voice.uid) == ("anna:0.5+ben:0.5",)
+    assert again.rules(rules.uid) == rules.rules
+    again.delete_voice(voice.uid)
+    with pytest.raises(NameUnknown):
+        names(state=state).resolve("duo")
+
+
+def test_a_state_file_that_is_not_ours_stops_the_start_with_one_line(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    state.write_text("{}")
+    with pytest.raises(Usage, match=r"state\.json"):
+        names(state=state)
+
+
+def test_the_models_own_voices_cannot_be_changed() -> None:
+    with pytest.raises(WireError, match="cannot be changed"):
+        names().delete_voice("anna")
+
+
+@pytest.mark.parametrize("rules", [None, [], [1], [{"original": " ", "rewrite": "x"}], [{"original": "x" * 300}]])
+def test_rules_that_cannot_be_meant_are_refused(rules: object) -> None:
+    with pytest.raises(WireError):
+        names().put_pronunciation({"rules": rules})
