@@ -9,6 +9,8 @@ from urllib.parse import unquote, urlsplit
 from bdn.errors import Invalid
 from bdn.origins.directory import DirectoryOrigin, DirectoryWriter
 from bdn.origins.http import HttpOrigin
+from bdn.origins.s3 import S3Origin
+from bdn.origins.s3_writer import S3Writer
 from bdn.ports import Origin, OriginWriter, TagEntry
 
 HINT = "write a directory, http(s)://host/path or s3://bucket/prefix"
@@ -22,9 +24,11 @@ class OpenOrigin(Origin, Protocol):
     async def close(self) -> None: ...
 
 
-def open_origin(url: str, *, endpoint: str = "", bearer: str = "") -> OpenOrigin:
+def open_origin(url: str, *, endpoint: str = "", region: str = "", bearer: str = "") -> OpenOrigin:
     """The reading side. `endpoint` is an S3 service's own address; `bearer` a token for an HTTP origin."""
     scheme, rest = _split(url)
+    if scheme == "s3":
+        return S3Origin(url, endpoint=endpoint, region=region)
     if scheme == "file":
         return DirectoryOrigin(rest)
     if scheme in ("http", "https"):
@@ -32,9 +36,11 @@ def open_origin(url: str, *, endpoint: str = "", bearer: str = "") -> OpenOrigin
     raise Invalid(f"unknown kind of origin: {scheme}://", hint=HINT)
 
 
-def open_writer(url: str, *, endpoint: str = "") -> OriginWriter:
+def open_writer(url: str, *, endpoint: str = "", region: str = "") -> OriginWriter:
     """The mirror's side. Raises Invalid for an origin that can only be read."""
     scheme, rest = _split(url)
+    if scheme == "s3":
+        return S3Writer(url, endpoint=endpoint, region=region)
     if scheme == "file":
         return DirectoryWriter(rest)
     if scheme in ("http", "https"):

@@ -17,6 +17,7 @@ from bdn.manifest import Chunk
 from bdn.origins.open import OpenOrigin, open_origin, open_writer
 from bdn.ports import OriginWriter
 from tests.bdn.fakes import MemorySink
+from tests.servers import ADMIN, S3Service
 
 Both = tuple[OriginWriter, OpenOrigin]
 Open = Callable[[], AbstractAsyncContextManager[Both]]
@@ -25,21 +26,30 @@ CHUNK = Chunk(Digest.of(BODY), len(BODY))
 OTHER = Digest.of(b"another")
 
 
-@pytest.fixture(params=["directory", "http"])
-def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+@pytest.fixture(params=["directory", "http", "s3"])
+def origin(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Opens a writer and a reader of the same origin, the same one every time within a test."""
+    place, endpoint = "", ""
+    if request.param == "s3":
+        service: S3Service = request.getfixturevalue("s3")
+        endpoint, place = service.endpoint, service.place()
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ADMIN[0])
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", ADMIN[1])
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Both]:
-        writer = open_writer(str(tmp_path / "origin"))
-        if request.param == "directory":
-            yield writer, open_origin(str(tmp_path / "origin"))
-            return
-        server = DirectoryServer(tmp_path / "origin")
-        reader = open_origin(f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}")
+        url = place or str(tmp_path / "origin")
+        writer = open_writer(url, endpoint=endpoint)
+        server = None
+        if request.param == "http":
+            server = DirectoryServer(url)
+            url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        reader = open_origin(url, endpoint=endpoint)
         yield writer, reader
         await reader.close()
-        await server.stop()
+        await writer.close()
+        if server is not None:
+            await server.stop()
 
     return opened
 
