@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+
+from runtime.port import WordTime as WordTime
 
 # A cue ends when it would grow past a line people read at a glance, or the voice pauses.
 CUE_CHARS = 42
 CUE_S = 5.0
 PAUSE_S = 0.7
-
-
-@dataclass(frozen=True)
-class WordTime:
-    """When one word is heard, in seconds from the first sample of the stream."""
-
-    text: str
-    start_s: float
-    stop_s: float
 
 
 def times_json(words: Iterable[WordTime]) -> str:

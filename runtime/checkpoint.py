@@ -25,6 +25,9 @@ from runtime.model.codec import Codec, load_codec
 from runtime.model.layout import SpeechModel
 from runtime.model_config import ModelConfig
 from runtime.port import StreamSpec, TextFeed
+from runtime.text import Pronunciation, TextFrontEnd
+from runtime.text_feed import ProseFeed
+from runtime.text_rules import chosen_rules
 from runtime.voices import Voices
 
 RUNNERS: dict[str, MakeRunner] = {"eager": EagerStep}
@@ -40,11 +43,16 @@ class Checkpoint:
     codec: Codec
     voices: Voices
     encode: Callable[[str], list[int]]
+    text_rules: tuple[str, ...] = ()
 
     def make_feed(self, spec: StreamSpec) -> TextFeed:
         """A fresh text feed for one stream."""
         maker = EntryMaker(self.encode, spec.padding_between, self.config.speaks_by_embedding)
-        return PlainFeed(maker)
+        rules = self.text_rules if spec.text_rules is None else spec.text_rules
+        if not rules and not spec.pronunciations:
+            return PlainFeed(maker)
+        pronunciations = [Pronunciation(*pair) for pair in spec.pronunciations]
+        return ProseFeed(TextFrontEnd(rules, pronunciations), maker)
 
 
 def load(
@@ -54,6 +62,7 @@ def load(
     device: str = "cpu",
     codebooks: int | None = None,
     check_values: bool = True,
+    text_rules: tuple[str, ...] = (),
 ) -> Checkpoint:
     """Everything in a checkpoint's directory. Raises CheckpointInvalid, in one line naming the file and the tensor."""
     if dtype not in DTYPES:
@@ -61,6 +70,7 @@ def load(
     config = configs.read(directory)
     if codebooks is not None and not 2 <= codebooks <= config.dep_q:
         raise CheckpointInvalid("codebooks", f"must lie between 2 and {config.dep_q}, is {codebooks}")
+    chosen_rules(text_rules)  # a wrong name fails here, not at the first stream
     where = torch.device(device)
     tensors = weights.read(directory / config.model_file)
     weights.check(tensors, layout.expected(config), config.model_file, values=check_values)
@@ -69,7 +79,8 @@ def load(
         weights.read(directory / config.codec_file), codec_config(directory, config),
         n_q=model.depth.codebooks, device=where,
     )  # fmt: skip
-    return Checkpoint(config, model, codec, Voices(directory, config), _tokenizer(directory / config.tokenizer_file))
+    encode = _tokenizer(directory / config.tokenizer_file)
+    return Checkpoint(config, model, codec, Voices(directory, config), encode, text_rules)
 
 
 def start(settings: ModelSettings, trace: Trace | None = None) -> SpeechEngine:
@@ -77,7 +88,7 @@ def start(settings: ModelSettings, trace: Trace | None = None) -> SpeechEngine:
     torch.set_num_threads(settings.threads)
     checkpoint = load(
         settings.model, dtype=settings.dtype, device=settings.device, codebooks=settings.codebooks or None,
-        check_values=settings.check_values,
+        check_values=settings.check_values, text_rules=settings.text_rules,
     )  # fmt: skip
     engine = SpeechEngine(
         checkpoint.model, checkpoint.codec, checkpoint.voices, checkpoint.make_feed, RUNNERS[settings.step],

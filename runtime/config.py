@@ -112,6 +112,9 @@ class ModelSettings:
         unit="words", low=0, high=2,
     )  # fmt: skip
     check_values: bool = setting(True, "at start, read every weight to find ones that are not finite")
+    text_rules: tuple[str, ...] = setting(
+        ("en",), "how written things are read out: en, fr, de, es, pt or rule names, first match wins; none"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

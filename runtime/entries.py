@@ -49,9 +49,9 @@ class EntryMaker:
     def pause(self, seconds: float) -> tuple[Entry, ...]:
         return (Entry((), "", round(min(seconds, PAUSE_S_MAX) * FRAME_RATE)),)
 
-    def turn(self) -> None:
-        """The other speaker begins."""
-        self._turn += 1
+    def turn(self, to: int | None = None) -> None:
+        """The speaker at `to` begins, counted from 0; the other one where it is None."""
+        self._turn = self._turn + 1 if to is None else to
         self._fresh = True
 
 

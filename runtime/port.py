@@ -43,6 +43,8 @@ class StreamSpec:
     max_padding: int | None = None  # steps without a new word after which one is forced
     initial_padding: int | None = None  # steps before the first word
     final_padding: int | None = None  # steps after the last one
+    text_rules: tuple[str, ...] | None = None  # how written things are read out; () as they stand
+    pronunciations: tuple[tuple[str, str], ...] = ()  # (written, said), before all rules
     padding_between: int = 1  # least steps between words beyond their own tokens; articulates better than 0
 
 
