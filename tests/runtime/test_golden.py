@@ -1,0 +1,115 @@
+"""The reference's own words: text tokens, codes, word times and sound equal to vectors that the public package made.
+
+tests/golden/make_golden.py writes the vectors; the tests marked `oracle` make them anew and compare.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from runtime import checkpoint
+from runtime.engine import SpeechEngine
+from runtime.graphs import EagerStep
+from runtime.make_checkpoint import make
+from runtime.port import LaneState
+from tests.golden.cases import CASES, SEED, SOUND_FRAMES, Case
+
+VECTORS = Path(__file__).resolve().parent.parent / "golden"
+SOUND_TOLERANCE = 1e-4  # of the loudest sample: the random decoder's sound reaches 20
+Home = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """Directories of the checkpoints that the vectors were made with."""
+    root = tmp_path_factory.mktemp("golden")
+
+    def checkpoint_of(size: str) -> Path:
+        if not (root / size).exists():
+            make(root / size, size, seed=SEED)
+        return root / size
+
+    return checkpoint_of
+
+
+def spoken(case: Case, directory: Path, *, lanes: int = 1) -> dict[str, object]:
+    """What our engine says to a case: the same things as a vector holds."""
+    torch.set_num_threads(1)
+    loaded = checkpoint.load(directory, codebooks=case.codebooks)
+    tokens: list[int] = []
+    codes: list[np.ndarray] = []
+
+    def trace(lane: int, step: int, token: int, spoken_codes: np.ndarray) -> None:
+        tokens.append(token)
+        codes.append(spoken_codes)
+
+    prompt = case.prompt(loaded.model.depth.codebooks, loaded.config.card)
+    engine = SpeechEngine(
+        loaded.model, loaded.codec, loaded.voices, loaded.make_feed, EagerStep, lanes=lanes, trace=trace,
+        prompt=None if prompt is None else lambda _: prompt,
+    )  # fmt: skip
+    lane = engine.open(case.spec)
+    engine.feed(lane, case.entries(loaded.encode))
+    engine.end(lane)
+    words, pcm = [], []
+    while engine.state(lane) is not LaneState.ENDED and len(tokens) < case.steps:
+        for out in engine.step([lane], lead=engine.state(lane) is LaneState.LEAD):
+            words += [[w.text, round(w.start_s * 12.5) + case.prompt_frames] for w in out.started]
+            pcm += [] if out.pcm is None else [out.pcm]
+    delays = loaded.config.delays.codebook_delays
+    frames = len(codes) - loaded.config.delays.max_delay
+    undelayed = np.stack([[codes[t + delays[q]][q] for t in range(frames)] for q in range(len(codes[0]))])
+    return {"text_tokens": tokens, "codes": undelayed, "words": words, "pcm": np.concatenate(pcm)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_tokens_codes_words_and_sound_are_the_references(case: Case, home: Home) -> None:
+    vector = np.load(VECTORS / f"{case.name}.npz")
+    facts = json.loads(vector["facts"].tobytes())
+    directory = home(case.size)
+    assert [[list(e.tokens), e.text, e.padding] for e in case.entries(checkpoint.load(directory).encode)] == facts[
+        "entries"
+    ], "this torch or sentencepiece makes another random checkpoint: run tests/golden/make_golden.py"
+    ours = spoken(case, directory)
+    assert ours["text_tokens"] == vector["text_tokens"].tolist()
+    assert ours["words"] == facts["words"]
+    codes = ours["codes"]
+    assert isinstance(codes, np.ndarray) and np.array_equal(codes, vector["codes"])
+    if case.name in ("greedy", "drawn"):
+        assert codes.shape[1] >= 500
+    sound, pcm = vector["pcm"], ours["pcm"]
+    assert isinstance(pcm, np.ndarray)
+    skipped = SOUND_FRAMES[0] - case.prompt_frames
+    if skipped >= 0:  # the sound of a prompt is not ours to give
+        mine = pcm[skipped * 1920 :][: sound.size]
+        assert np.abs(mine - sound).max() <= SOUND_TOLERANCE * np.abs(sound).max()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_vectors_are_what_the_installed_reference_says(case: Case, home: Home) -> None:
+    if importlib.util.find_spec("moshi") is None:
+        pytest.skip("the public package moshi==0.2.13 is not installed")
+    from tests.golden.make_golden import vector
+
+    kept, fresh = np.load(VECTORS / f"{case.name}.npz"), vector(case, home(case.size))
+    for name in ("text_tokens", "codes", "facts"):
+        assert np.array_equal(kept[name], fresh[name])
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("size", ["small", "small-prompted"])
+def test_logits_are_within_1e_4_of_the_references(size: str, home: Home) -> None:
+    if importlib.util.find_spec("moshi") is None:
+        pytest.skip("the public package moshi==0.2.13 is not installed")
+    from tests.golden.compare import relative_distances
+
+    text, depth = relative_distances(home(size), dtype="float32", steps=60)
+    assert max(text) < 1e-4 and max(depth) < 1e-4
