@@ -19,7 +19,7 @@ from runtime.config import ModelSettings
 from runtime.engine import SpeechEngine, Trace
 from runtime.entries import EntryMaker, PlainFeed
 from runtime.errors import CheckpointInvalid, NameUnknown
-from runtime.graphs import EagerStep, MakeRunner
+from runtime.graphs import CapturedStep, CompiledStep, EagerStep, MakeRunner
 from runtime.model import layout
 from runtime.model.codec import Codec, load_codec
 from runtime.model.layout import SpeechModel
@@ -30,7 +30,7 @@ from runtime.text_feed import ProseFeed
 from runtime.text_rules import chosen_rules
 from runtime.voices import Voices
 
-RUNNERS: dict[str, MakeRunner] = {"eager": EagerStep}
+RUNNERS: dict[str, MakeRunner] = {"eager": EagerStep, "compiled": CompiledStep, "captured": CapturedStep}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 

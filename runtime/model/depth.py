@@ -36,6 +36,11 @@ class DepthLayer:
     sets: list[DepthWeights]  # [K]: the set of each codebook
 
 
+def each_way(x: Tensor, ways: int) -> Tensor:
+    """Every row `ways` times over, side by side; repeat_interleave may wait for the host to learn its own size."""
+    return x if ways == 1 else x.unsqueeze(1).expand(-1, ways, *x.shape[1:]).flatten(0, 1)
+
+
 class Depth:
     """The stack and its per-codebook ends."""
 
@@ -77,8 +82,7 @@ class Depth:
             codes.append(code)
             if k + 1 < self.codebooks:
                 token_in = F.embedding(code, self.tables[k])
-                if guided:
-                    token_in = token_in.repeat_interleave(2, dim=0)
+                token_in = each_way(token_in, 2 if guided else 1)
         return torch.stack(codes, dim=1)
 
     def _layer(self, x: Tensor, layer: DepthLayer, weights: DepthWeights, past: list[Tensor]) -> Tensor:

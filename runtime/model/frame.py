@@ -13,6 +13,7 @@ from torch import Tensor
 
 from runtime.lanes import INTS_BEFORE_FORCED, NOT_FORCED, NOTHING, LaneTensors
 from runtime.model.codec import Codec
+from runtime.model.depth import each_way
 from runtime.model.layout import SpeechModel
 from runtime.model.sampling import likeliest, sample
 from runtime.wordfeed import NEW_WORD, PAD
@@ -59,7 +60,7 @@ class FrameStep:
         own_first, own_second = self._split(s.text)
         rows = self._rows(s, own_first, own_second)
         every = torch.arange(rows.shape[0], device=rows.device)
-        offset = s.offset.repeat_interleave(s.ways) if s.ways > 1 else s.offset
+        offset = each_way(s.offset, s.ways)
         slot = every * config.context + offset % config.context
         summary, text_logits = self.model.temporal.step(rows, s.condition, offset, slot, s.caches, s.crosses)
         # Guidance never touches the text: the null rows do not hear it.
@@ -115,8 +116,7 @@ class FrameStep:
         depth = self.model.depth
         first, second = self._split(token)
         rows = self._text_rows(first, second, 0, depth.text_table.shape[0] - 1)
-        if s.ways > 1:
-            rows = rows.repeat_interleave(s.ways, dim=0)
+        rows = each_way(rows, s.ways)
 
         def choose(k: int, logits: Tensor) -> Tensor:
             if s.ways > 1:
