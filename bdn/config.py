@@ -115,7 +115,7 @@ class OriginSettings:
 
     origin: str = setting("", "where mirrored models are: a directory, http(s)://… or s3://bucket/prefix", unit="URL")
     endpoint: str = setting("", "the S3 server behind an s3:// origin; empty means AWS", unit="URL")
-    region: str = setting("", "region of the s3:// origin; empty means what the AWS configuration says")
+    origin_token: str = setting("", "bearer token for an http(s):// origin; never given as a flag", secret=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,16 +141,38 @@ class AgentSettings:
 
     name: str = setting("", "this node's name in the hash, kept over restarts; empty means the host name")
     host: str = setting("127.0.0.1", "address on which peers are served; 0.0.0.0 for all", unit="address")
-    port: int = setting(7411, "port on which peers are served; 0 takes a free one", unit="port", low=0, high=65535)
-    admin_host: str = setting("127.0.0.1", "address of /livez, /readyz and /metrics", unit="address")
-    admin_port: int = setting(
-        7412, "port of /livez, /readyz and /metrics; 0 takes a free one", unit="port", low=0, high=65535
+    port: int = setting(
+        7411, "port of peers, /livez, /readyz and /metrics; 0 takes a free one", unit="port", low=0, high=65535
     )
-    zone: str = setting("", "this node's zone; peers of the same zone are asked first")
+    zone: str = setting("", "this node's zone")
     peers: tuple[str, ...] = setting((), "the other members, comma-separated, as name=host:port or name@zone=host:port")
+    peers_dns: str = setting("", "host:port of a name whose addresses are the members, instead of a list")
+    origin_use: str = setting(
+        "prefer", "may a pull read the origin: prefer peers, require the origin, or forbid it",
+        choices=("prefer", "require", "forbid"),
+    )  # fmt: skip
     stall_s: float = setting(
-        10.0, "a source that sends nothing for so long is left for the next", unit="seconds", low=0.1, high=600
+        15.0, "a source that sends nothing for so long, not even word that it waits, is left for the next",
+        unit="seconds", low=0.1, high=600,
+    )  # fmt: skip
+    patience_s: float = setting(
+        900.0, "how long one chunk may stay unserved before its pull fails", unit="seconds", low=1, high=86400
     )
+    origin_patience_s: float = setting(
+        60.0, "how long an origin that is down or throttling is retried", unit="seconds", low=0, high=86400
+    )
+    origin_concurrency: int = setting(8, "chunks in flight from the origin", unit="chunks", low=1, high=256)
+    in_flight_chunks: int = setting(16, "chunks in flight from peers, of one pull", unit="chunks", low=1, high=1024)
+    in_flight_bytes: int = setting(
+        512 << 20, "bytes in flight of all pulls together", unit="bytes", low=1 << 20, high=64 << 30
+    )
+    uploads: int = setting(
+        8, "chunks sent to peers at once; beyond it they are told who else has them", unit="chunks", low=1, high=1024
+    )
+    upload_bytes_per_s: float = setting(
+        0.0, "upload cap over all peers; 0 for none", unit="bytes/second", low=0, high=1e12
+    )
+    congestion: str = setting("", "TCP congestion control towards peers, such as cubic; empty leaves the machine's")
     drain_s: float = setting(
         20.0, "on SIGTERM, how long transfers in flight may go on", unit="seconds", low=0, high=600
     )
@@ -164,14 +186,24 @@ class AgentSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    """A mirrored directory served over HTTP."""
+
+    origin_host: str = setting("127.0.0.1", "address to serve on; 0.0.0.0 for all", unit="address")
+    origin_port: int = setting(7480, "port to serve on; 0 takes a free one", unit="port", low=0, high=65535)
+    origin_bytes_per_s: float = setting(
+        0.0, "most bytes a second over all connections; 0 for no limit", unit="bytes/second", low=0, high=1e12
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class MirrorSettings:
     """Push time."""
 
-    chunk_bytes: int = setting(
-        8 << 20, "size of a chunk, the unit of transfer, of retry and of ownership", unit="bytes",
-        low=64 << 10, high=64 << 20,
-    )  # fmt: skip
-    uploads: int = setting(8, "chunks uploaded at the same time", unit="chunks", low=1, high=256)
+    mirror_uploads: int = setting(8, "chunks stored at the origin at the same time", unit="chunks", low=1, high=256)
+    mirror_window_bytes: int = setting(
+        192 << 20, "most bytes between source and origin; disk is not used", unit="bytes", low=32 << 20, high=64 << 30
+    )
     source_endpoint: str = setting("", "the S3 server behind an s3:// source; empty means AWS", unit="URL")
     source_region: str = setting("", "region of an s3:// source; empty means what the AWS configuration says")
     hf_endpoint: str = setting(
@@ -182,7 +214,7 @@ class MirrorSettings:
     )
 
 
-GROUPS: tuple[type, ...] = (OriginSettings, ClientSettings, AgentSettings, MirrorSettings)
+GROUPS: tuple[type, ...] = (OriginSettings, ClientSettings, AgentSettings, MirrorSettings, ServeSettings)
 Group = TypeVar("Group")
 
 

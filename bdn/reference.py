@@ -9,8 +9,10 @@ from bdn.digest import Digest
 from bdn.errors import Usage
 
 DEFAULT_TAG = "latest"
-NAME_BYTES_MAX, TAG_BYTES_MAX = 255, 128
-_SEGMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
+# Names become object keys and file names, and some file systems take two cases of a letter for one: lower case only.
+_SEGMENT = r"[a-z0-9](?:[a-z0-9._-]{0,126}[a-z0-9])?"
+_NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,3}}")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _GRAMMAR = "expected name[:tag][@b3:<64 hex digits>], such as kyutai/tts-1.6b:2026-11"
 
 
@@ -47,13 +49,13 @@ def parse_reference(text: str) -> Reference:
 
 
 def check_name(name: str) -> str:
-    parts = name.split("/")
-    if not (0 < len(name) <= NAME_BYTES_MAX and all(map(_SEGMENT.fullmatch, parts))):
-        raise Usage(f"not a model name: {name[:200]!r}", hint=f"letters, digits, - _ . in segments; {_GRAMMAR}")
+    if not _NAME.fullmatch(name) or ".." in name:
+        hint = "lower-case letters, digits, '.', '_', '-', at most three '/' between; " + _GRAMMAR
+        raise Usage(f"not a model name: {name[:200]!r}", hint=hint)
     return name
 
 
 def check_tag(tag: str) -> str:
-    if not (0 < len(tag) <= TAG_BYTES_MAX and _SEGMENT.fullmatch(tag)):
-        raise Usage(f"not a tag: {tag[:200]!r}", hint=f"letters, digits, - _ .; {_GRAMMAR}")
+    if not _TAG.fullmatch(tag) or ".." in tag:
+        raise Usage(f"not a tag: {tag[:200]!r}", hint=f"letters, digits, '.', '_', '-', at most 128; {_GRAMMAR}")
     return tag

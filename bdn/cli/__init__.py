@@ -20,7 +20,19 @@ from bdn.errors import BdnError, Usage
 
 INTERRUPTED = 130
 # Every verb and the one line that `bdn --help` shows for it.
-VERBS: dict[str, str] = {}
+VERBS = {
+    "mirror": "read a model from its source once and store it at the origin, in chunks under a manifest",
+    "origin": "serve a mirrored directory over HTTP",
+    "agent": "run this node: its store, its peers, its pulls",
+    "pull": "bring a model onto this node, or into a directory",
+    "wait": "return when the local agent has the model, verified",
+    "run": "wait for the model, then become the given command",
+    "status": "what the local agent holds, pulls and has moved",
+    "ls": "models at the origin",
+    "show": "one model's files, size and provenance",
+    "diff": "what changed between two models, and what moving from one to the other costs",
+    "verify": "read every byte of a model on disk again and compare it with its manifest",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -64,10 +76,18 @@ def _dispatch(args: list[str], verb: str, console: Console) -> int:
         raise Usage(f"there is no verb {verb[:40]!r}", hint=f"there are: {', '.join(VERBS)}")
     module = cast(Verb, importlib.import_module(f"bdn.cli.{verb}"))
     parser = build_parser(verb, module)
-    parsed = parser.parse_args(args[1:])
+    own, command = _split(args[1:]) if verb == "run" else (args[1:], [])
+    parsed = parser.parse_args(own)
+    parsed.command = command
     console.as_json, console.quiet = parsed.json, parsed.quiet
     config.check_environment(env)
     return module.run(Call(parsed, console, env, config.read_file(parsed, env)))
+
+
+def _split(args: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before and after the first `--`: argparse's own way lets the command's flags become ours."""
+    at = args.index("--") if "--" in args else len(args)
+    return args[:at], args[at + 1 :]
 
 
 def build_parser(verb: str, module: Verb) -> argparse.ArgumentParser:

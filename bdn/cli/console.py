@@ -20,6 +20,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from bdn.sizes import size_text
+
 LOG_STEP = 0.25  # Without a terminal a transfer writes a line each quarter: enough to see it live, few enough to log.
 
 
@@ -130,14 +132,6 @@ class _RichBar:
 
     def update(self, done: int, total: int) -> None:
         self.progress.update(self.task, completed=done, total=total)
-
-
-def size_text(size: float) -> str:
-    """Bytes for people, in decimal units as networks and disks are sold."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.2f} {unit}"
-    return f"{size:.0f} B"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

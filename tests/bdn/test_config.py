@@ -43,9 +43,9 @@ def test_a_number_that_compares_with_nothing_is_out_of_bounds(text: str) -> None
 
 
 def test_sizes_are_written_with_units_or_as_bytes() -> None:
-    for text in ("8MiB", "8388608"):
-        given = flags("--chunk-bytes", text, group=MirrorSettings)
-        assert config.load(MirrorSettings, given, {}, {}).chunk_bytes == 8 << 20
+    for text in ("64MiB", "67108864"):
+        given = flags("--mirror-window-bytes", text, group=MirrorSettings)
+        assert config.load(MirrorSettings, given, {}, {}).mirror_window_bytes == 64 << 20
 
 
 def test_lists_are_comma_separated_in_text_and_lists_in_the_file() -> None:

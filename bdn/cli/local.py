@@ -1,0 +1,55 @@
+"""Owns waiting for a model at the local agent, with progress: what pull, wait and run have in common."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import Any
+
+from bdn.cli.verb import Call
+from bdn.client import AgentClient
+from bdn.config import ClientSettings
+from bdn.errors import Down, Usage
+from bdn.reference import parse_reference
+
+Ready = dict[str, Any]
+"""The pull's last state, as `bdn.control.pull_json` makes it; `path` is the model's directory."""
+
+
+def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ref", metavar="REF", help="name[:tag][@b3:…]")
+    parser.add_argument("--priority", type=int, default=0, metavar="N", help="0 a container waits … 9 background")
+    parser.add_argument("--timeout-s", type=float, default=0.0, metavar="S", help="give up after S seconds; 0 never")
+
+
+def obtain(call: Call) -> Ready:
+    """Ask the local agent for the model and return when it is there, whole and verified.
+
+    Raises the pull's error; Down without an agent and after --timeout-s (the agent then goes on by itself).
+    """
+    args = call.args
+    parse_reference(args.ref)  # A wrong name is the caller's fault, whether an agent runs or not.
+    if not 0 <= args.priority <= 9:
+        raise Usage("--priority is from 0 to 9")
+    settings = call.settings(ClientSettings)
+
+    async def work() -> Ready:
+        try:
+            async with asyncio.timeout(args.timeout_s or None):
+                return await _follow(call, settings)
+        except TimeoutError:
+            raise Down(
+                f"{args.ref} is not here after {args.timeout_s:g} s", hint="the agent goes on; see `bdn status`"
+            ) from None
+
+    return asyncio.run(work())
+
+
+async def _follow(call: Call, settings: ClientSettings) -> Ready:
+    last: Ready = {}
+    async with AgentClient(settings.socket_path, wait_s=settings.agent_wait_s) as agent:
+        with call.console.bars() as bars:
+            bar = bars.add(call.args.ref)
+            async for last in agent.pull(call.args.ref, priority=call.args.priority):
+                bar.update(last["done_bytes"], last["total_bytes"])
+    return last

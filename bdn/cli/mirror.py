@@ -1,0 +1,100 @@
+"""`bdn mirror`: read a model from its source once and store it at the origin."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+from pathlib import Path
+
+from bdn.cli.verb import Call
+from bdn.config import MirrorSettings, OriginSettings, need_origin
+from bdn.errors import Usage
+from bdn.mirror import MirrorPlan, MirrorProgress, MirrorResult, mirror
+from bdn.origins.open import open_writer
+from bdn.sizes import size_text
+from bdn.specs import ModelSpec, make_spec, read_specs
+from bdn.upstreams import open_upstream
+
+EXAMPLES = """
+bdn mirror ./checkpoint --origin ./origin --name voice --tag prod
+bdn mirror hf://kyutai/tts-1.6b-en_fr --origin s3://weights/prod --allow '*.safetensors' --allow '*.json'
+bdn mirror -f manifests/models.yaml --origin s3://weights/prod
+"""
+GROUPS = (OriginSettings, MirrorSettings)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    forms = "hf://org/repo[@revision], s3://bucket/prefix, https://host/file-or-list, a directory"
+    parser.add_argument("source", nargs="?", default="", metavar="SOURCE", help=forms)
+    parser.add_argument("-f", "--file", metavar="SPEC", help="YAML list of models instead of SOURCE")
+    parser.add_argument("--name", default="", metavar="NAME", help="name at the origin (default: the source's own)")
+    parser.add_argument("--tag", default="", metavar="TAG", help="tag to move (default: latest)")
+    parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit of a hub repository")
+    parser.add_argument("--allow", action="append", default=[], metavar="GLOB",
+                        help="take only files that match; gitignore rules, may be repeated")  # fmt: skip
+    parser.add_argument("--ignore", action="append", default=[], metavar="GLOB", help="leave out files that match")
+
+
+def run(call: Call) -> int:
+    specs = _specs(call.args)
+    done = []
+    for spec in specs:
+        result = asyncio.run(_one(call, spec))
+        done.append(_facts(spec, result))
+        call.console.say(_words(spec, result))
+    if call.console.as_json:
+        call.console.fact(done if call.args.file else done[0])
+    else:
+        call.console.fact(done, "\n".join(f"{d['ref']}@{d['digest']}" for d in done))
+    return 0
+
+
+def _specs(args: argparse.Namespace) -> tuple[ModelSpec, ...]:
+    if bool(args.source) == bool(args.file):
+        raise Usage("name one SOURCE, or a list of them with -f SPEC")
+    if args.file:
+        if args.name or args.tag or args.revision or args.allow or args.ignore:
+            raise Usage("with -f, names, tags, revisions and patterns stand in the file")
+        return read_specs(Path(args.file))
+    return (
+        make_spec(args.source, name=args.name, tag=args.tag, revision=args.revision, allow=tuple(args.allow),
+                  ignore=tuple(args.ignore)),
+    )  # fmt: skip
+
+
+async def _one(call: Call, spec: ModelSpec) -> MirrorResult:
+    settings, where = call.settings(MirrorSettings), need_origin(call.settings(OriginSettings))
+    upstream = open_upstream(spec.source, revision=spec.revision, settings=settings)
+    try:
+        writer = open_writer(where.origin, endpoint=where.endpoint)
+        try:
+            plan = MirrorPlan(
+                spec.name, spec.tag, spec.allow, spec.ignore, uploads=settings.mirror_uploads,
+                window_bytes=settings.mirror_window_bytes,
+            )  # fmt: skip
+            with call.console.bars() as bars:
+                bar = bars.add(f"{spec.name}:{spec.tag}")
+
+                def show(progress: MirrorProgress) -> None:
+                    bar.update(progress.bytes_read, progress.bytes_total)
+
+                return await mirror(upstream, writer, plan, show)
+        finally:
+            await writer.close()
+    finally:
+        await upstream.close()
+
+
+def _facts(spec: ModelSpec, result: MirrorResult) -> dict[str, object]:
+    """Every count of the result, with the digest as text; these keys stay."""
+    value = dataclasses.asdict(result)
+    del value["manifest"]
+    return {"ref": f"{spec.name}:{spec.tag}", "digest": str(result.manifest), **value}
+
+
+def _words(spec: ModelSpec, r: MirrorResult) -> str:
+    moved = f"{size_text(r.bytes_uploaded)} stored" if r.bytes_uploaded else "nothing stored: all of it was there"
+    read = "source not read: this revision is known" if r.remembered else f"{size_text(r.bytes_read)} read"
+    tag = "tag moved" if r.tag_moved else "tag unchanged"
+    return f"{spec.name}:{spec.tag}: {r.files} files, {size_text(r.model_bytes)}; {read}; {moved}; {tag}"

@@ -1,0 +1,65 @@
+"""`bdn verify`: read every byte again. Exit code 3 when something is not what the manifest says."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from bdn.cli.remote import find, with_origin
+from bdn.cli.verb import Call
+from bdn.client import AgentClient
+from bdn.config import ClientSettings, OriginSettings
+from bdn.digest import Digest
+from bdn.errors import Corrupt, Invalid, Usage
+from bdn.inspection import inspect
+from bdn.reference import parse_reference
+from bdn.sizes import size_text
+
+EXAMPLES = """
+bdn verify voice:prod                       # the agent's copy; bad chunks are forgotten, the next pull heals them
+bdn verify voice:prod --dir ./voice --origin s3://weights/prod
+"""
+GROUPS = (ClientSettings, OriginSettings)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ref", metavar="REF", help="name[:tag][@b3:…]")
+    parser.add_argument("--dir", metavar="DIR", help="a directory to compare with the origin's manifest")
+
+
+def run(call: Call) -> int:
+    return _directory(call, Path(call.args.dir)) if call.args.dir else _store(call)
+
+
+def _directory(call: Call, root: Path) -> int:
+    if not root.is_dir():
+        raise Usage(f"there is no directory {root}")
+    _, manifest = with_origin(call, lambda origin: find(origin, call.args.ref))
+    with call.console.bars() as bars:
+        findings = inspect(manifest, root, bars.add(f"reading {root}").update)
+    if not findings.clean:
+        raise Corrupt(f"{root} is not {call.args.ref}: {findings.summary()}", hint="pull it again")
+    value = {"digest": str(manifest.digest), "bytes": manifest.total_bytes, "ok": True, "path": str(root)}
+    call.console.fact(value, f"{root} is {manifest.digest}: {size_text(manifest.total_bytes)} read, every byte matches")
+    return 0
+
+
+def _store(call: Call) -> int:
+    reference, settings = parse_reference(call.args.ref), call.settings(ClientSettings)
+
+    async def work() -> tuple[Digest, int, tuple[str, ...]]:
+        async with AgentClient(settings.socket_path, wait_s=settings.agent_wait_s) as agent:
+            models = {m["digest"]: m for m in (await agent.status())["models"]}
+            names = {p["name"]: p["digest"] for p in (await agent.status())["pulls"]}
+            digest = str(reference.digest) if reference.digest else names.get(str(reference), "")
+            if digest not in models:
+                raise Invalid(f"{reference} is not on this node", hint="`bdn status` lists what is; name it @b3:…")
+            return Digest.parse(digest), models[digest]["bytes"], await agent.verify(Digest.parse(digest))
+
+    digest, size, bad = asyncio.run(work())
+    if bad:
+        raise Corrupt(f"{len(bad)} chunks of {reference} went bad on disk: {bad[0][:15]}…", hint="`bdn pull` heals it")
+    value = {"digest": str(digest), "bytes": size, "ok": True}
+    call.console.fact(value, f"{reference} is {digest}: {size_text(size)} read, every byte matches")
+    return 0

@@ -1,0 +1,69 @@
+"""Owns a pull without an agent: one process, one model, from the origin straight into a directory.
+
+For machines that keep no store: a build job, a laptop. The same delivery as in an agent, with a roster of one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from bdn.clock import LoopClock
+from bdn.delivery import Delivered, Delivery, Progress
+from bdn.errors import Invalid
+from bdn.http.client import PeerClient
+from bdn.inspection import inspect
+from bdn.manifest import Manifest
+from bdn.membership.static import static_members
+from bdn.nvme import NvmeStore
+from bdn.policy import Limits, OriginUse
+from bdn.ports import Origin
+from bdn.resolver import Resolver
+from bdn.window import Window
+
+_ME = "direct"
+
+
+async def pull_into(
+    manifest: Manifest, origin: Origin, target: Path, *, limits: Limits, progress: Callable[[Progress], None]
+) -> Delivered:
+    """The directory appears whole. What a killed pull had verified lies beside it, and the next one goes on from there.
+
+    Raises the delivery's errors, and Invalid when the target's parent cannot be written.
+    """
+    clock, staging = LoopClock(), target.parent / f".{target.name}.bdn-pull"
+    store, peers = NvmeStore(staging), PeerClient()
+    try:
+        resolver = Resolver(_ME, store, peers, origin, static_members([f"{_ME}=localhost:1"]), clock, limits=limits)
+        window = Window(slots=limits.in_flight_chunks, bytes_max=limits.in_flight_bytes)
+        done = await Delivery(manifest, resolver, window, clock, use=OriginUse.REQUIRE, progress=progress).run()
+        _place(Path(done.path), target)
+    finally:
+        await peers.close()
+        store.close()
+    shutil.rmtree(staging, ignore_errors=True)
+    return done
+
+
+def _place(source: Path, target: Path) -> None:
+    if target.is_dir():
+        target.rmdir()  # The caller has seen that it is empty.
+    os.rename(source, target)
+
+
+def check_target(target: Path, manifest: Manifest) -> bool:
+    """Whether the target already is this model, byte for byte. Raises Invalid when it is anything else but empty."""
+    if not target.exists() and not target.is_symlink():
+        if not target.parent.is_dir():
+            raise Invalid(f"there is no directory {target.parent}", hint="make it first")
+        return False
+    if not target.is_dir():
+        raise Invalid(f"{target} is not a directory")
+    if not any(target.iterdir()):
+        return False
+    findings = inspect(manifest, target)
+    if findings.clean:
+        return True
+    raise Invalid(f"{target} holds something else: {findings.summary()}", hint="remove it or name another directory")

@@ -1,0 +1,43 @@
+"""Owns reading a whole manifest from the origin: the root, then every chunk list that it names, all checked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+from bdn.digest import Digest
+from bdn.errors import Corrupt, Invalid
+from bdn.manifest import DOCUMENT_BYTES_MAX, Manifest, parse
+from bdn.ports import Origin
+
+LISTS_AT_ONCE = 8  # Lists are small and independent; more would only queue at the origin.
+
+
+async def read_manifest(origin: Origin, digest: Digest) -> Manifest:
+    """Raises Missing, Corrupt, SourceDown from the origin, and Invalid for what is no manifest."""
+    return await read_manifest_with(lambda d: origin.read_document(d, bytes_max=DOCUMENT_BYTES_MAX), digest)
+
+
+async def read_manifest_with(read: Callable[[Digest], Awaitable[bytes]], digest: Digest) -> Manifest:
+    """The manifest whose documents `read` gives; every one is checked against its digest."""
+    root = await read(digest)
+    if Digest.of(root) != digest:
+        raise Corrupt(f"manifest {digest.short} has other bytes than its digest says")
+    gate = asyncio.Semaphore(LISTS_AT_ONCE)
+
+    async def one(name: Digest) -> tuple[Digest, bytes]:
+        async with gate:
+            return name, await read(name)
+
+    lists = dict(await asyncio.gather(*(one(d) for d in _list_names(root))))
+    return await asyncio.to_thread(parse, root, lambda name: lists[name])
+
+
+def _list_names(root: bytes) -> list[Digest]:
+    """Every chunk list that the root names; whatever else is off about the root is for `parse` to say."""
+    try:
+        files = json.loads(root)["files"]
+        return list(dict.fromkeys(Digest.from_hex(f["list"]) for f in files if "list" in f))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise Invalid("the manifest is invalid", hint="the origin may have stored something else there") from None

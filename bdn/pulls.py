@@ -1,0 +1,190 @@
+"""Owns this node's pulls: one a model, whoever asks and however often, with its progress and its own account.
+
+A pull belongs to the agent, not to who asked: a client that goes away cancels nothing, and asking again joins it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from bdn.delivery import Delivery, Progress
+from bdn.digest import Digest
+from bdn.documents import read_manifest
+from bdn.errors import BdnError, Down, Invalid, Missing
+from bdn.ledger import Ledger
+from bdn.manifest import Manifest
+from bdn.nvme import NvmeStore
+from bdn.policy import OriginUse
+from bdn.ports import Clock, Origin
+from bdn.reference import Reference
+from bdn.resolver import Resolver
+from bdn.window import Window
+
+REMEMBERED_MAX = 256  # Ended pulls kept for `bdn status`; the oldest are forgotten first.
+
+
+class State(StrEnum):
+    QUEUED = "queued"
+    PULLING = "pulling"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass
+class Pull:
+    """One model's way onto this node. `path` is its directory once it is ready."""
+
+    manifest: Digest
+    name: str
+    state: State = State.QUEUED
+    progress: Progress = field(default_factory=lambda: Progress(0, 0, 0, 0))
+    ledger: Ledger = field(default_factory=Ledger)
+    seconds: float = 0.0
+    path: str | None = None
+    error: BdnError | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def ended(self) -> bool:
+        return self.state in (State.READY, State.FAILED)
+
+    def touch(self) -> None:
+        """Wake everyone who follows."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def follow(self, every_s: float) -> AsyncIterator[None]:
+        """Yields now, then after changes (at most once in `every_s`) and every second without one, until the end.
+
+        The word that nothing has changed is what lets a client tell a slow pull from a dead agent.
+        """
+        while not self.ended:
+            yield
+            changed = self._changed
+            await asyncio.sleep(every_s)
+            if not changed.is_set() and not self.ended:
+                try:
+                    await asyncio.wait_for(changed.wait(), 1.0)
+                except TimeoutError:
+                    continue
+        yield
+
+
+class Pulls:
+    """See the module. `observe` hears of each pull that ended."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        store: NvmeStore,
+        origin: Origin | None,
+        window: Window,
+        clock: Clock,
+        *,
+        at_once: int,
+        observe: Callable[[Pull], None] = lambda _: None,
+    ) -> None:
+        self._resolver, self._store, self._origin = resolver, store, origin
+        self._window, self._clock, self._observe = window, clock, observe
+        self._slots = asyncio.Semaphore(at_once)
+        self._pulls: dict[Digest, Pull] = {}
+        self._tasks: dict[Digest, asyncio.Task[None]] = {}
+        self.outcomes: Counter[State] = Counter()
+
+    @property
+    def all(self) -> tuple[Pull, ...]:
+        return tuple(self._pulls.values())
+
+    async def ask(self, reference: Reference, *, priority: int = 0, use: OriginUse = OriginUse.PREFER) -> Pull:
+        """The pull of the model that the reference names now: a running one is joined, else one is begun.
+
+        Raises what resolving the reference raises: Missing, SourceDown, Corrupt, Invalid.
+        """
+        digest = reference.digest or await self.digest_of(reference)
+        if digest in self._tasks:
+            return self._pulls[digest]
+        manifest = await self._manifest(digest)
+        if digest in self._tasks:  # Someone else asked while the manifest was read.
+            return self._pulls[digest]
+        pull = Pull(digest, str(reference))
+        pull.progress = Progress(0, manifest.unique_bytes, 0, len(manifest.chunks))
+        self._pulls.pop(digest, None)
+        self._pulls[digest] = pull
+        self._forget_oldest()
+        task = asyncio.create_task(self._run(pull, manifest, priority, use))
+        self._tasks[digest] = task
+        task.add_done_callback(lambda _: self._tasks.pop(digest, None))
+        return pull
+
+    async def digest_of(self, reference: Reference) -> Digest:
+        """What the tag points to now. Never guessed from an earlier answer: a silent old model is worse than a wait."""
+        if self._origin is None:
+            raise Invalid(f"cannot look up {reference}: this agent has no origin", hint="name it with its @b3: digest")
+        try:
+            return await self._origin.read_tag(reference.name, reference.tag)
+        except Missing:
+            what = f"there is no model {reference.name}:{reference.tag} at the origin"
+            raise Missing(what, hint="`bdn ls` lists those there are") from None
+        except Down as why:
+            why.hint = why.hint or "a start that must not need the origin names the digest: NAME@b3:…"
+            raise
+
+    async def _manifest(self, digest: Digest) -> Manifest:
+        if digest in self._store.models():
+            return self._store.manifest(digest)
+        if self._origin is None:
+            raise Missing(f"manifest {digest.short} is not on this node, and this agent has no origin")
+        try:
+            return await read_manifest(self._origin, digest)
+        except Missing:
+            raise Missing(f"there is no manifest {digest} at the origin", hint="`bdn ls` lists what there is") from None
+
+    async def _run(self, pull: Pull, manifest: Manifest, priority: int, use: OriginUse) -> None:
+        started = self._clock.now()
+        try:
+            async with self._slots:
+                pull.state = State.PULLING
+
+                def progressed(progress: Progress) -> None:
+                    pull.progress = progress
+                    pull.touch()
+
+                delivery = Delivery(
+                    manifest, self._resolver, self._window, self._clock, priority=priority, use=use,
+                    progress=progressed, ledger=pull.ledger,
+                )  # fmt: skip
+                done = await delivery.run()
+            pull.path, pull.state = done.path, State.READY
+        except BdnError as why:
+            pull.error, pull.state = why, State.FAILED
+        except OSError as why:
+            where = str(why.filename or self._store.root)
+            pull.error, pull.state = Invalid(f"the disk failed: {why.strerror}", where=where), State.FAILED
+        except asyncio.CancelledError:
+            pull.state = State.FAILED
+            pull.error = Down("the agent is stopping", hint="the pull goes on when it runs again")
+            raise
+        except Exception as why:  # A defect must reach who waits; a pull that never ends is worse.
+            pull.error, pull.state = Invalid(f"internal error: {type(why).__name__}: {why}"), State.FAILED
+            raise
+        finally:
+            pull.seconds = self._clock.now() - started
+            self.outcomes[pull.state] += 1
+            self._observe(pull)
+            pull.touch()
+
+    def _forget_oldest(self) -> None:
+        ended = [d for d, p in self._pulls.items() if p.ended]
+        for digest in ended[: max(0, len(self._pulls) - REMEMBERED_MAX)]:
+            del self._pulls[digest]
+
+    async def stop(self) -> None:
+        """Cancel what runs. Verified chunks stay; the next pull of the model goes on from there."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
