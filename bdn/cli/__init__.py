@@ -21,6 +21,7 @@ from bdn.errors import BdnError, Usage
 INTERRUPTED = 130
 # Every verb and the one line that `bdn --help` shows for it.
 VERBS = {
+    "demo": "the whole job on this machine: mirror, four nodes, one copy from the origin, first audio, a receipt",
     "mirror": "read a model from its source once and store it at the origin, in chunks under a manifest",
     "origin": "serve a mirrored directory over HTTP",
     "agent": "run this node: its store, its peers, its pulls",

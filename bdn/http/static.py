@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections import Counter
 from pathlib import Path
 
 from bdn.errors import Invalid
@@ -29,6 +30,8 @@ class DirectoryServer:
         if not self.root.is_dir():
             raise Invalid("there is no such directory", where=str(self.root), hint="mirror a model there first")
         self.http = HttpServer(self, limits)
+        self.sent_by_kind: Counter[str] = Counter()
+        """Body bytes that left, by chunks, documents, tags, mirrored: copies of a model are chunks' bytes."""
 
     async def start(self, host: str, port: int) -> int:
         return await self.http.start(host, port)
@@ -39,6 +42,8 @@ class DirectoryServer:
     async def handle(self, request: Request, body: bytes) -> Response:
         if request.path == "/livez":
             return Response(200, [("content-type", "text/plain")], b"ok\n")
+        if request.path == "/metrics":
+            return Response(200, [("content-type", "text/plain; version=0.0.4")], self._metrics())
         if request.method not in ("GET", "HEAD"):
             return Response(405)
         path = request.path.partition("?")[0]
@@ -54,9 +59,17 @@ class DirectoryServer:
             os.close(fd)
             return Response(404)
         headers = [FOREVER if match[1] else NEVER, ("accept-ranges", "bytes")]
-        return self._send(request, fd, found.st_size, headers)
+        return self._send(request, fd, found.st_size, headers, kind=path[1:].split("/")[0])
 
-    def _send(self, request: Request, fd: int, size: int, headers: list[tuple[str, str]]) -> Response:
+    def _metrics(self) -> bytes:
+        name = "bdn_origin_sent_bytes_total"
+        lines = [f"# HELP {name} Body bytes sent, by kind of object.", f"# TYPE {name} counter"]
+        lines += [f'{name}{{kind="{kind}"}} {size}' for kind, size in sorted(self.sent_by_kind.items())]
+        return ("\n".join(lines) + "\n").encode()
+
+    def _send(
+        self, request: Request, fd: int, size: int, headers: list[tuple[str, str]], *, kind: str
+    ) -> Response:  # fmt: skip
         wanted, status, span = request.headers.get("range"), 200, (0, size)
         if wanted is not None and wanted.startswith("bytes=") and "," not in wanted:
             part = parse_range(wanted, size)
@@ -66,4 +79,9 @@ class DirectoryServer:
             status, span = 206, part
             headers.append(("content-range", f"bytes {part[0]}-{part[0] + part[1] - 1}/{size}"))
         spans = (Span(fd, *span),) if span[1] else ()
-        return Response(status, headers, spans=spans, done=lambda sent: os.close(fd))
+
+        def done(sent: int) -> None:
+            os.close(fd)
+            self.sent_by_kind[kind] += sent
+
+        return Response(status, headers, spans=spans, done=done)
