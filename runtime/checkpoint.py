@@ -15,6 +15,7 @@ import torch
 
 from runtime import model_config as configs
 from runtime import weights
+from runtime.cloning import clip_prompts
 from runtime.config import ModelSettings
 from runtime.engine import SpeechEngine, Trace
 from runtime.entries import EntryMaker, PlainFeed
@@ -93,6 +94,7 @@ def start(settings: ModelSettings, trace: Trace | None = None) -> SpeechEngine:
     engine = SpeechEngine(
         checkpoint.model, checkpoint.codec, checkpoint.voices, checkpoint.make_feed, RUNNERS[settings.step],
         lanes=settings.lanes, patience=settings.lookahead, trace=trace,
+        prompt=clip_prompts(checkpoint.codec, checkpoint.voices),
     )  # fmt: skip
     engine.prepare()
     return engine
