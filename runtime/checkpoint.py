@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from runtime import model_config as configs
-from runtime import weights
+from runtime import phonemes, weights
 from runtime.cloning import clip_prompts
 from runtime.config import ModelSettings
 from runtime.engine import SpeechEngine, Trace
@@ -80,7 +80,7 @@ def load(
         weights.read(directory / config.codec_file), codec_config(directory, config),
         n_q=model.depth.codebooks, device=where,
     )  # fmt: skip
-    encode = _tokenizer(directory / config.tokenizer_file)
+    encode = _read_as(directory, config, _tokenizer(directory / config.tokenizer_file))
     return Checkpoint(config, model, codec, Voices(directory, config), encode, text_rules)
 
 
@@ -114,6 +114,20 @@ def codec_config(directory: Path, config: ModelConfig) -> dict[str, Any] | None:
     if not isinstance(raw, dict):
         raise CheckpointInvalid(str(path), "must be a JSON object")
     return raw
+
+
+def _read_as(directory: Path, config: ModelConfig, encode: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
+    """`encode` for what the model's text is made of: words as they are written, or their sounds."""
+    if config.text_frontend == "words":
+        return encode
+    if config.text_frontend != "phonemes-en":
+        raise CheckpointInvalid("config.json: text_frontend", f"words or phonemes-en, is {config.text_frontend!r}")
+    path = directory / phonemes.LEXICON_FILE
+    try:
+        phonemizer = phonemes.load(path)
+    except (OSError, ValueError) as why:
+        raise CheckpointInvalid(str(path), f"is not a readable lexicon: {why}") from None
+    return lambda text: encode(phonemizer.text(text))
 
 
 def _tokenizer(path: Path) -> Callable[[str], list[int]]:

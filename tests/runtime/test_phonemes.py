@@ -1,0 +1,82 @@
+"""Words to phonemes: every word by itself, and something for every input."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.phonemes import Phonemizer, contexts, load
+
+LEXICON = {
+    "hello": "həlˈO", "a": "ɐ", "stop": "stˈɑp", "cat": "kˈæt", "bus": "bˈʌs", "city": "sˈɪɾi", "bake": "bˈAk",
+    "want": "wˈɑnt", "it's": "ɪts", "twenty": "twˈɛnti", "five": "fˈIv", "seven": "sˈɛvən", "cafe": "kæfˈA",
+    "B.": "bˈi", "C.": "sˈi", "US": "jˌuˈɛs", "us": "ˌʌs", "two": "tˈu",
+}  # fmt: skip
+RULES = {"B": "b", "I": "ˈɪ", "O": "ˈɑ", "sIt": "ˈI", "T": "t", "S": "s", "iT#": "d"}
+READ = Phonemizer(LEXICON, RULES)
+
+
+@pytest.mark.parametrize(
+    ("written", "sounds"),
+    [
+        ("Hello,", "həlˈO,"), ("hello", "həlˈO"), ('"Hello!"', "həlˈO!"), ("(hello)", "həlˈO"), ("hello:", "həlˈO,"),
+        ("hello—", "həlˈO,"), ("hello…", "həlˈO."), ("hello?!", "həlˈO?"), ("it’s", "ɪts"), ("café", "kæfˈA"),
+        ("US", "jˌuˈɛs"), ("us", "ˌʌs"), ("Us", "ˌʌs"),
+    ],
+)  # fmt: skip
+def test_a_known_word_keeps_its_punctuation_and_loses_its_quotes(written: str, sounds: str) -> None:
+    assert READ.word(written) == sounds
+
+
+@pytest.mark.parametrize(
+    ("written", "sounds"),
+    [
+        ("cats", "kˈæts"), ("cat's", "kˈæts"), ("buses", "bˈʌsᵻz"), ("cities", "sˈɪɾiz"), ("stopped", "stˈɑpt"),
+        ("baked", "bˈAkt"), ("baking", "bˈAkɪŋ"), ("wanted", "wˈɑntᵻd"), ("stopping", "stˈɑpɪŋ"),
+    ],
+)  # fmt: skip
+def test_a_known_word_with_an_ending_is_known(written: str, sounds: str) -> None:
+    assert READ.word(written) == sounds
+
+
+def test_the_parts_of_a_compound_share_one_stress() -> None:
+    assert READ.word("twenty-five,") == "twˌɛntifˈIv," or READ.word("twenty-five,") == "twˈɛntifˌIv,"
+
+
+def test_short_capitals_are_spelled_and_digits_are_named() -> None:
+    assert READ.word("BC") == "bˌisˈi"
+    assert READ.word("B2") == "bˈitˌu" or READ.word("B2") == "bˌitˈu"
+
+
+def test_an_unknown_word_is_read_by_the_widest_rule() -> None:
+    assert contexts("sit", 1)[:3] == ["I", "It", "sIt"]
+    assert READ.word("bit") == "bˈɪd"
+    assert READ.word("sito") == "sˈItˌɑ"
+
+
+def test_several_words_for_one_are_several() -> None:
+    assert READ.text("twenty five") == "twˈɛnti fˈIv"
+    assert READ.text(" ... ") == ""
+
+
+def test_a_text_word_by_word_is_the_text_at_once() -> None:
+    words = ["Hello,", "it's", "twenty-five", "cats"]
+    assert READ.phonemize(words) == [READ.word(w) for w in words]
+
+
+@given(st.text(max_size=80))
+def test_no_input_is_too_odd(text: str) -> None:
+    sounds = READ.word(text)
+    assert len(sounds) <= 4 * len(text) + 40
+    assert "\n" not in sounds
+
+
+def test_the_file_is_words_then_rules(tmp_path: Path) -> None:
+    path = tmp_path / "lexicon.tsv.gz"
+    path.write_bytes(gzip.compress("cat\tkˈæt\nhello\thəlˈO\n\nB\tb\nI\tˈɪ".encode()))
+    read = load(path)
+    assert read.phonemize(["hello", "bi"]) == ["həlˈO", "bˈɪ"]
