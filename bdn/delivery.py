@@ -10,13 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from bdn.digest import Digest
+from bdn.flights import Outcome
 from bdn.ledger import Ledger
 from bdn.manifest import Chunk, Manifest
 from bdn.policy import OriginUse
 from bdn.ports import Clock, Tier
-from bdn.resolver import Outcome, Resolver
+from bdn.resolver import Resolver
 from bdn.roster import Roster
 from bdn.window import Window
+
+SYNC_S = 0.5  # How old a node's knowledge of the holders may get.
+SYNC_NODES = 100  # With more members each speaks less often: a coordinator hears 200 messages a second at most.
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +66,23 @@ class Delivery:
         if path is None:
             await store.admit(self.manifest)
             self.resolver.join(self.manifest, self.use)
-            await self._fetch_all()
-            path = await store.publish(digest)
+            talk = asyncio.ensure_future(self._keep_in_touch())
+            try:
+                await self._fetch_all()
+                path = await store.publish(digest)
+            finally:
+                talk.cancel()
         else:
             self.resolver.join(self.manifest, self.use)
             self._skip(self.manifest.chunks)
+        self.resolver.announce(digest)
         return Delivered(digest, path, self.clock.now() - started, self.ledger)
+
+    async def _keep_in_touch(self) -> None:
+        """Tell the coordinator what is here and learn who has what, now and then while the pull runs."""
+        while True:
+            await self.clock.sleep(SYNC_S * max(1.0, len(self.resolver.roster.nodes) / SYNC_NODES))
+            await self.resolver.sync(self.manifest.digest)
 
     async def _fetch_all(self) -> None:
         verified = self.resolver.store.verified(self.manifest.digest)
@@ -120,18 +135,25 @@ class Delivery:
 def order(chunks: tuple[Chunk, ...], me: str, roster: Roster) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
     """This node's own chunks, and the others in the order in which it asks for them.
 
-    Each node starts the round at its own place, evenly apart, so that at any moment the nodes ask for different
-    chunks: no owner is asked by all at once, and what one has got another has not.
+    Every owner reads its chunks in the manifest's order. The others ask in rounds: in each for the same part of every
+    owner's chunks, so that what is asked for is what has just come, and an owner of many is asked from the start.
+    Within a round each node goes round the owners from its own place, so that no owner is asked by all at once, and
+    what one node has got another has not.
     """
-    own: list[Chunk] = []
-    others: list[Chunk] = []
+    place = {node.name: i for i, node in enumerate(roster.nodes)}
+    mine, count = place.get(me, 0), max(1, len(place))
+    lanes: dict[int, list[Chunk]] = {}
     for chunk in chunks:
         owner = roster.owner(chunk.digest)
-        (own if owner is not None and owner.name == me else others).append(chunk)
-    names = [n.name for n in roster.nodes]
-    at = names.index(me) if me in names else 0
-    start = at * len(others) // max(1, len(names))
-    return tuple(own), tuple(others[start:] + others[:start])
+        lanes.setdefault(place[owner.name] if owner is not None else mine, []).append(chunk)
+    own = lanes.pop(mine, []) if me in place else []
+    rounds = max(1, len(chunks) // count)
+    asked = [
+        (rounds * k // len(lane), (at - mine) % count, k, chunk)
+        for at, lane in lanes.items()
+        for k, chunk in enumerate(lane)
+    ]
+    return tuple(own), tuple(chunk for *_, chunk in sorted(asked))
 
 
 def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:

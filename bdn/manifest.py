@@ -98,6 +98,11 @@ class Manifest:
         return tuple(dict.fromkeys(e.chunk for f in self.files for e in f.extents))
 
     @cached_property
+    def numbers(self) -> Mapping[Digest, int]:
+        """Each distinct chunk's place in `chunks`: its bit in a bitmap of what a node holds."""
+        return {chunk.digest: i for i, chunk in enumerate(self.chunks)}
+
+    @cached_property
     def placements(self) -> Mapping[Digest, tuple[Placement, ...]]:
         """For each chunk, every place its bytes belong: several for packed files and for repeated content."""
         found: dict[Digest, list[Placement]] = {}

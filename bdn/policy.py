@@ -25,13 +25,19 @@ class Limits:
     origin_patience_s: float = 60.0
     """How long an origin that is down or throttling is retried."""
     origin_concurrency: int = 8
-    """Chunks in flight from the origin: enough to fill a link at 100 MB/s a connection."""
-    in_flight_chunks: int = 16
+    """The most chunks in flight from the origin; how many there are is `throttle`'s to decide."""
+    in_flight_chunks: int = 8
+    """Of all pulls together, from peers: enough to fill a link, few enough that each ends soon and is passed on."""
     in_flight_bytes: int = 512 << 20
-    """Of all pulls together: bounds sinks and buffers, not speed, at 8 to 32 MiB a chunk."""
+    """As above: bounds sinks and buffers, not speed, at 8 to 64 MiB a chunk."""
     uploads: int = 8
     """Chunks sent at once; beyond it askers are sent to other holders, so that fan-out is a tree and not a star."""
     upload_queue: int = 64
     """Askers that wait for an upload slot; beyond it they are told to come back."""
+    settle_s: float = 0.0
+    """After its start a node coordinates nobody, and reads the origin for nobody, until its view is this old: as long
+    as news of a member may take. 0 for a fixed list; about 1 s for a watch, 30 s for DNS."""
+    grants: int = 16
+    """Chunks that a node is told to read at once: what two coordinators that do not see one another may both give."""
     flights: int = 4096
     """Chunks being fetched at once for all pulls and all askers; beyond it askers are told to come back."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from bdn.digest import Digest
 from bdn.errors import BdnError
@@ -55,6 +56,14 @@ class GiveUp:
     why: str
 
 
+class Known(Protocol):
+    """What the holder map says of one chunk."""
+
+    def lacks(self, name: str) -> bool: ...
+
+    def choose(self, usable: Callable[[str], bool]) -> str | None: ...
+
+
 _Usable = Callable[[Node], bool]
 Step = AskPeer | Probe | ReadOrigin | Pause | GiveUp
 
@@ -70,6 +79,14 @@ class Tried:
     """Who is said to hold the chunk or to be receiving it, best first."""
     busy: dict[str, float] = field(default_factory=dict)
     """Who is at its upload cap, and until when to leave it alone."""
+    doubted: list[str] = field(default_factory=list)
+    """Who was said to hold the chunk and denied it."""
+    strangers: dict[str, Node] = field(default_factory=dict)
+    """Who was named by a coordinator and is not a member in this node's view yet."""
+    rulings: int = 0
+    """How often a coordinator sent this fetch to somebody."""
+    granted: bool = False
+    """The coordinator told this node to read the origin."""
     probed: bool = False
     origin_after: float = 0.0
     """The origin asked for a pause until then."""
@@ -81,24 +98,40 @@ class Tried:
 
 
 def next_source(
-    chunk: Chunk, me: str, roster: Roster, tried: Tried, standing: Standing, use: OriginUse, now: float
+    chunk: Chunk,
+    me: str,
+    roster: Roster,
+    tried: Tried,
+    standing: Standing,
+    use: OriginUse,
+    now: float,
+    known: Known | None = None,
 ) -> Step:
-    """What to do next for one chunk. Never returns ReadOrigin while a node before this one may still serve."""
+    """What to do next for one chunk. Never returns ReadOrigin while a node before this one may still serve.
+
+    known: what the holder map says of this chunk. Owners come first even so: the askers' rounds keep them evenly
+    busy (see `delivery.order`), where choosing among all holders leaves some idle; it is for what an owner lacks.
+    """
     if use is OriginUse.REQUIRE:
         return _origin(tried, "policy: origin required", now)
+    if tried.granted and use is not OriginUse.FORBID:
+        return _origin(tried, "owner" if _owns(chunk, me, roster) else "coordinator's word", now)
 
     def usable(node: Node) -> bool:
         return node.name != me and node.name not in tried.left and not standing.avoided(node.name, tried.manifest, now)
 
     wait = float("inf")
     for name in tried.hints:
-        node = roster.get(name)
+        node = roster.get(name) or tried.strangers.get(name)
         if node is not None and usable(node):
             if tried.busy.get(name, now) <= now:
-                higher = node.ready and roster.score(name, chunk.digest) > roster.score(me, chunk.digest)
-                return AskPeer(node, settled=not higher)
+                return AskPeer(node, settled=not _higher(node, chunk, me, roster))
             wait = min(wait, tried.busy[name])
     above = first_above(chunk, me, roster, usable)
+    if known is not None and (above is None or known.lacks(above.name)):
+        holder = known.choose(lambda n: n not in tried.doubted and n not in tried.busy and _known(n, roster, usable))
+        if holder is not None and (node := roster.get(holder)) is not None:
+            return AskPeer(node, settled=not _higher(node, chunk, me, roster))
     if above is not None:
         until = tried.busy.get(above.name, now)
         return AskPeer(above, settled=False) if until <= now else Pause(min(wait, until))
@@ -145,6 +178,15 @@ def _first(ranked: tuple[Node, ...], me: str, usable: _Usable) -> Node | None:
         if usable(node):
             return node
     return None
+
+
+def _higher(node: Node, chunk: Chunk, me: str, roster: Roster) -> bool:
+    return node.ready and roster.score(node.name, chunk.digest) > roster.score(me, chunk.digest)
+
+
+def _known(name: str, roster: Roster, usable: _Usable) -> bool:
+    node = roster.get(name)
+    return node is not None and usable(node)
 
 
 def _owns(chunk: Chunk, me: str, roster: Roster) -> bool:

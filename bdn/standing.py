@@ -29,6 +29,9 @@ class Standing:
     def avoided(self, name: str, manifest: Digest, now: float) -> bool:
         return self._until.get(name, now) > now or self._absent.get((name, manifest), now) > now
 
+    def down(self, name: str, now: float) -> bool:
+        return self._until.get(name, now) > now
+
     def answered(self, name: str) -> None:
         """It sent a good chunk: earlier failures no longer count. Blame stays until its time is over."""
         if name in self._failures:

@@ -58,13 +58,18 @@ class Uploads:
         """A slot for one chunk that is here. Raises Busy, naming other holders, above the cap."""
         if self.active >= self._slots:
             others = self.holders(digest, ask.asker)
-            if others or len(self._queue) >= self._queue_max:
+            if len(self._queue) >= (self._slots if others else self._queue_max):
                 raise Busy(self._me, holders=others, retry_after_s=BUSY_S)
             await self._turn(ask.priority)
         else:
             self.active += 1
         self._remember(digest, ask.asker)
         return UploadLease(self._release)
+
+    def close(self) -> None:
+        """Nobody gets a turn any more."""
+        for _, _, turn in self._queue:
+            turn.cancel()
 
     async def _turn(self, priority: int) -> None:
         """Wait for a slot; it is handed over by `_release`, so `active` is already right on return."""

@@ -109,9 +109,21 @@ class SimLoop(asyncio.AbstractEventLoop):
                 if not call.cancelled_:
                     self.steps += 1
                     call.callback(*call.args)
+            self._stop_all()
             return task.result()
         finally:
             events._set_running_loop(previous)
+
+
+    def _stop_all(self) -> None:
+        """What still runs in the background ends with the main task, as in `asyncio.run`."""
+        for other in sorted(asyncio.all_tasks(self), key=id):
+            other.cancel()
+        while self._ready:
+            call = self._ready.popleft()
+            if not call.cancelled_:
+                call.callback(*call.args)
+
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

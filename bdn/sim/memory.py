@@ -184,7 +184,14 @@ class MemoryPeers:
 class Cluster:
     """Nodes that know one another unless a test gives one another view. Build it inside the running loop."""
 
-    def __init__(self, names: Sequence[str], origin: CountingOrigin, limits: Limits = Limits()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        names: Sequence[str],
+        origin: CountingOrigin,
+        limits: Limits = Limits(),  # noqa: B008
+        *,
+        coordinate: bool = True,
+    ) -> None:
         self.roster = Roster(tuple(Node(n) for n in names))
         self.origin, self.limits, self.clock = origin, limits, LoopClock()
         self.down: set[str] = set()
@@ -196,9 +203,12 @@ class Cluster:
         self.views = {n: MemoryMembership(self.roster) for n in names}
         self.stores = {n: MemoryStore() for n in names}
         self.resolvers = {
-            n: Resolver(n, self.stores[n], MemoryPeers(n, self), origin, self.views[n], self.clock, limits=limits)
+            n: Resolver(
+                n, self.stores[n], MemoryPeers(n, self), origin, self.views[n], self.clock,
+                limits=limits, coordinate=coordinate,
+            )
             for n in names
-        }
+        }  # fmt: skip
 
     def delivery(self, name: str, manifest: Manifest, use: OriginUse = OriginUse.PREFER) -> Delivery:
         window = Window(slots=self.limits.in_flight_chunks, bytes_max=self.limits.in_flight_bytes)

@@ -1,0 +1,364 @@
+"""Owns who may read which chunk from the origin: one coordinator per model, itself the owner of the manifest's digest.
+
+It hands out and remembers assignments in memory. When it dies, its successor asks every node what it has and what it
+was told to read, and goes on exactly; when views differ, the older of two coordinators sends its claims on to the one
+of the higher score. When none can be reached, nodes fall back on the rule in `sources`, and a chunk may be read twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from bdn.digest import Digest
+from bdn.errors import Down, Invalid, Missing
+from bdn.holders import Bits, Holders, Report
+from bdn.messages import (
+    Claim,
+    Collected,
+    Verdict,
+    encode_claim,
+    encode_collect,
+    encode_collected,
+    encode_verdict,
+    parse_claim,
+    parse_collect,
+    parse_collected,
+    parse_verdict,
+)  # fmt: skip
+from bdn.policy import Limits
+from bdn.ports import Clock, Membership, Peers
+from bdn.roster import Node, Roster
+from bdn.standing import Standing
+
+ANSWER_S = 2.0  # A coordinator that is silent for longer is passed over: its successor costs a round trip.
+COLLECT_AT_ONCE = 64  # Questions in flight while a new coordinator learns what there is.
+CHECKED_S = 1.0  # A node that several complain about is asked once a second at most.
+FORWARDS_MAX = 2
+TRIED_MAX = 3  # Successors tried before a node falls back on the rule.
+NAMED = 3  # Holders named for one chunk.
+
+
+@dataclass
+class Table:
+    """One model's assignments, as its coordinator knows them."""
+
+    size: int
+    holders: Holders
+    assigned: dict[int, str] = field(default_factory=dict)
+    checked: dict[str, float] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+    """Whose reports are in it."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def drop(self, name: str) -> None:
+        """A node is gone: what it alone had or was reading is to be read again."""
+        self.holders.forget(name)
+        self.known.discard(name)
+        self.assigned = {i: n for i, n in self.assigned.items() if n != name}
+
+    def of(self, name: str) -> list[int]:
+        return [i for i, n in self.assigned.items() if n == name]
+
+    def learn(self, name: str, report: Report, before: list[int]) -> None:
+        """What a node says of itself is the truth about it: an assignment that it does not know of is void.
+
+        before: its assignments when it was asked; a later one may not have reached it yet.
+        """
+        self.holders.learn(name, report)
+        for i in before:
+            if i not in report.have and i not in report.reading and self.assigned.get(i) == name:
+                del self.assigned[i]
+        for i in report.reading:
+            self.assigned.setdefault(i, name)
+
+
+def judge(table: Table, claim: Claim, present: Callable[[str], bool]) -> Verdict:
+    """What the sender shall read and whom it shall ask for the rest. Pure but for what `table` remembers.
+
+    Who failed the sender is never named to it again: if nobody else has the chunk, one more read is the price.
+    """
+    read, ask = Bits(table.size), {}
+    for i in claim.want:
+        if i in claim.report.have:
+            continue
+        having = [n for n in table.holders.of(i) if n != claim.sender and n not in claim.failed and present(n)]
+        reader = table.assigned.get(i)
+        if having:
+            at = i % len(having)
+            ask[i] = tuple((having[at:] + having[:at])[:NAMED])
+        elif reader is not None and reader != claim.sender and reader not in claim.failed and present(reader):
+            ask[i] = (reader,)
+        else:
+            table.assigned[i] = claim.sender
+            read.add(i)
+    return Verdict(read, ask)
+
+
+@dataclass
+class Part:
+    """This node's part in one model."""
+
+    manifest: Digest
+    size: int
+    have: Bits
+    owned: Callable[[int], Iterator[int]]
+    """The chunks after a given one that this node lacks and would read as the owner, in its present view."""
+    granted: Bits
+    holders: Holders
+    ask: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Verdicts for chunks that nobody here has asked for yet."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def got(self, i: int) -> None:
+        self.have.add(i)
+        self.granted.discard(i)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """read: from the origin, now. Otherwise whom to ask."""
+
+    read: bool
+    ask: tuple[str, ...] = ()
+
+
+class Coordinator:
+    """One node's side of it all: it claims, answers what it has, and coordinates the models that fall to it."""
+
+    def __init__(
+        self,
+        me: str,
+        peers: Peers,
+        membership: Membership,
+        clock: Clock,
+        standing: Standing,
+        limits: Limits,
+        load: Callable[[], int],
+    ) -> None:
+        self._me, self._peers, self._membership, self._clock = me, peers, membership, clock
+        self._standing, self._limits, self._load = standing, limits, load
+        self._started: float | None = None
+        self._parts: dict[Digest, Part] = {}
+        self._tables: dict[Digest, asyncio.Task[Table]] = {}
+        self._above: dict[Digest, Node] = {}
+        """Coordinators of a higher score that made themselves known; this node may not see them as members yet."""
+        self.strangers: dict[str, Node] = {}
+        """Who was named to this node and is not a member in its view yet."""
+        self._seen: set[str] = set()
+        self._seen_epoch = -1
+
+    @property
+    def _roster(self) -> Roster:
+        return self._membership.roster
+
+    def join(self, part: Part) -> None:
+        self._parts[part.manifest] = part
+
+    def leave(self, manifest: Digest) -> None:
+        self._parts.pop(manifest, None)
+
+    def close(self) -> None:
+        for task in self._tables.values():
+            task.cancel()
+
+    # -- the claiming side --
+
+    async def rule(self, part: Part, i: int, failed: Sequence[str], doubted: Sequence[str] = ()) -> Ruling | None:
+        """May this node read chunk i from the origin? None: no coordinator could be reached."""
+        async with part.lock:
+            if i in part.granted:
+                return Ruling(read=True)
+            named = tuple(n for n in part.ask.pop(i, ()) if n not in failed and n not in doubted)
+            if named:
+                return Ruling(read=False, ask=named)
+            want = Bits(part.size)
+            want.add(i)
+            owned = (k for k in part.owned(i) if k not in part.granted)
+            for k in islice(owned, max(0, self._limits.grants - 1)):
+                want.add(k)
+            verdict = await self._claim(part, want, tuple(failed), tuple(doubted))
+            if verdict is None:
+                return None
+            part.ask.update(verdict.ask)
+            return Ruling(read=i in verdict.read, ask=part.ask.pop(i, ()))
+
+    async def sync(self, part: Part) -> None:
+        """Say what this node has and learn who has what; nothing is claimed. Nobody answering is no failure."""
+        async with part.lock:  # A report that overtook a verdict would void what the verdict grants.
+            await self._claim(part, Bits(part.size), (), ())
+
+    async def _claim(
+        self, part: Part, want: Bits, failed: tuple[str, ...], doubted: tuple[str, ...]
+    ) -> Verdict | None:
+        claim = Claim(part.manifest, part.size, self._me, self._own_report(part), want, failed, doubted)
+        verdict = await self._ask_coordinator(claim)
+        if verdict is not None:
+            for i in verdict.read:
+                part.granted.add(i)
+            for name, report in verdict.holders.items():
+                if name != self._me:
+                    part.holders.learn(name, report)
+            self.strangers.update({n: node for n, node in verdict.nodes.items() if self._roster.get(n) is None})
+        return verdict
+
+    async def _ask_coordinator(self, claim: Claim) -> Verdict | None:
+        tried = 0
+        for node in self._candidates(claim.manifest):
+            if node.name == self._me:
+                if self._settled():
+                    return await self._coordinate(claim)
+                continue
+            if tried == TRIED_MAX or claim.hops > FORWARDS_MAX:
+                break
+            try:
+                body = await self._peers.tell(node, "claim", encode_claim(claim), stall_s=ANSWER_S)
+                return parse_verdict(body, claim.size)
+            except (Down, Missing, Invalid) as why:
+                tried += 1
+                self._standing.failed(node.name, claim.manifest, why, self._clock.now())
+                if self._above.get(claim.manifest) == node:
+                    del self._above[claim.manifest]
+        if claim.sender == self._me and not self._settled():
+            await self._clock.sleep(max(0.0, self._settled_at() - self._clock.now()))
+            return await self._ask_coordinator(claim)
+        return None
+
+    def _settled_at(self) -> float:
+        if self._started is None:
+            self._started = self._clock.now()
+        return self._started + self._limits.settle_s
+
+    def _settled(self) -> bool:
+        """Whether this node's view is old enough that it knows of everyone who may coordinate beside it."""
+        return self._limits.settle_s <= 0 or self._settled_at() <= self._clock.now()
+
+    def _candidates(self, manifest: Digest) -> list[Node]:
+        """Who coordinates: the first in rank, or one of a higher score that this node has heard of, then the next."""
+        now = self._clock.now()
+        ranked = [n for n in self._roster.ranked(manifest) if not self._standing.down(n.name, now)]
+        heard = self._above.get(manifest)
+        if heard is not None and self._standing.down(heard.name, now):
+            heard = None
+        if heard is not None and (not ranked or self._higher(heard.name, ranked[0].name, manifest)):
+            ranked.insert(0, heard)
+        return ranked
+
+    def _higher(self, one: str, other: str, manifest: Digest) -> bool:
+        return self._roster.score(one, manifest) > self._roster.score(other, manifest)
+
+    def _own_report(self, part: Part) -> Report:
+        return Report(part.have, part.granted, self._load())
+
+    # -- the answering side --
+
+    async def told(self, topic: str, body: bytes) -> bytes:
+        """The answer to another node's message. Raises Missing for an unknown topic, Invalid for a broken one."""
+        if topic == "claim":
+            claim = parse_claim(body)
+            verdict = await self._ask_coordinator(replace(claim, hops=claim.hops + 1))
+            if verdict is None:
+                raise Missing(f"{self._me} reaches no coordinator", where=self._me)
+            return encode_verdict(verdict)
+        if topic == "collect":
+            return encode_collected(self._collected(*parse_collect(body)))
+        raise Missing(f"{self._me} knows no topic {topic!r}", where=self._me)
+
+    def _collected(self, manifest: Digest, size: int, sender: Node) -> Collected:
+        heard = self._above.get(manifest)
+        mine = heard.name if heard is not None else self._me
+        if sender.name != self._me and (heard is None or self._higher(sender.name, mine, manifest)):
+            self._above[manifest] = sender
+        part = self._parts.get(manifest)
+        mine_too = part is not None and part.size == size
+        report = self._own_report(part) if part is not None and mine_too else Report(Bits(size), Bits(size))
+        assigned: dict[str, Bits] = {}
+        task = self._tables.get(manifest)
+        if task is not None and task.done() and not task.cancelled() and task.exception() is None:
+            for i, name in task.result().assigned.items():
+                assigned.setdefault(name, Bits(size)).add(i)
+            if self._higher(sender.name, self._me, manifest):
+                del self._tables[manifest]  # The new one decides from here on; should it die, all is collected anew.
+        return Collected(report, assigned)
+
+    async def _coordinate(self, claim: Claim) -> Verdict:
+        table = await self._table(claim)
+        async with table.lock:
+            await self._ask_all(table, claim.manifest, claim.sender)
+        await self._check(table, claim)
+        table.learn(claim.sender, claim.report, table.of(claim.sender))
+        verdict = judge(table, claim, self._present)
+        score = lambda name: self._roster.score(name + claim.sender, claim.manifest)  # noqa: E731
+        holders = {n: r for n, r in table.holders.sample(score).items() if n != claim.sender and r.have}
+        named = {n for names in verdict.ask.values() for n in names} | set(holders)
+        nodes = {n: found for n in sorted(named) if (found := self._roster.get(n) or self.strangers.get(n)) is not None}
+        return Verdict(verdict.read, verdict.ask, holders, nodes)
+
+    def _present(self, name: str) -> bool:
+        """Down is gone, and so is who was a member and is not any more; who never was may be one not heard of yet."""
+        roster = self._roster
+        if roster.epoch != self._seen_epoch:
+            self._seen_epoch = roster.epoch
+            self._seen.update(n.name for n in roster.nodes)
+        gone = name in self._seen and roster.get(name) is None
+        return not gone and not self._standing.down(name, self._clock.now())
+
+    async def _table(self, claim: Claim) -> Table:
+        task = self._tables.get(claim.manifest)
+        if task is None:
+            task = self._tables[claim.manifest] = asyncio.ensure_future(self._collect(claim.manifest, claim.size))
+        return await asyncio.shield(task)
+
+    async def _collect(self, manifest: Digest, size: int) -> Table:
+        """A table from what every member says; a member that does not answer counts as having nothing."""
+        table = Table(size, Holders(size))
+        await self._ask_all(table, manifest, "")
+        part = self._parts.get(manifest)
+        if part is not None and part.size == size:
+            table.learn(self._me, self._own_report(part), [])
+        return table
+
+    async def _ask_all(self, table: Table, manifest: Digest, but: str) -> None:
+        """Hear every member that the table does not know yet: a new one may have read something already."""
+        unknown = [n for n in self._roster.nodes if n.name not in (self._me, but) and n.name not in table.known]
+        if not unknown:
+            return
+        table.known.update(n.name for n in unknown)
+        others = iter(unknown)
+
+        async def ask_some() -> None:
+            for node in others:
+                await self._ask_one(table, manifest, node)
+
+        await asyncio.gather(*(ask_some() for _ in range(min(len(unknown), COLLECT_AT_ONCE))))
+
+    async def _ask_one(self, table: Table, manifest: Digest, node: Node) -> None:
+        me = self._roster.get(self._me) or Node(self._me)
+        question = encode_collect(manifest, table.size, me)
+        before = table.of(node.name)
+        try:
+            body = await self._peers.tell(node, "collect", question, stall_s=ANSWER_S)
+            collected = parse_collected(body, table.size)
+        except (Down, Missing, Invalid) as why:
+            self._standing.failed(node.name, manifest, why, self._clock.now())
+            table.drop(node.name)
+            return
+        for name, bits in collected.assigned.items():
+            for i in bits:
+                table.assigned.setdefault(i, name)
+        table.learn(node.name, collected.report, before)
+
+    async def _check(self, table: Table, claim: Claim) -> None:
+        """Look at those the sender complains of before deciding: is it the node that is gone, or the way to it?"""
+        now = self._clock.now()
+        for name in (*claim.failed, *claim.doubted):
+            node = self._roster.get(name)
+            if name == self._me or table.checked.get(name, -CHECKED_S) > now - CHECKED_S:
+                continue
+            table.checked[name] = now
+            if node is None:
+                table.drop(name)
+            else:
+                await self._ask_one(table, claim.manifest, node)

@@ -1,0 +1,87 @@
+"""Owns what is on its way: a chunk's flight, shared by everyone here who wants it; and the models taken part in.
+
+It holds state only; `resolver` moves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from bdn.coordinator import Part
+from bdn.digest import Digest
+from bdn.holders import Bits, Holders
+from bdn.manifest import Chunk, Manifest
+from bdn.policy import OriginUse
+from bdn.ports import Sink, Tier
+from bdn.roster import Roster
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one chunk came to be in place. wasted: bytes that came before and were dropped, by tier."""
+
+    tier: Tier
+    source: str
+    wasted: tuple[tuple[Tier, int], ...] = ()
+
+
+@dataclass
+class Swarm:
+    """One model that this node is pulling, or has: what it may be asked for."""
+
+    model: Manifest
+    part: Part
+    use: OriginUse = OriginUse.PREFER
+
+    @property
+    def manifest(self) -> Digest:
+        return self.part.manifest
+
+    def chunk(self, digest: Digest) -> Chunk | None:
+        i = self.model.numbers.get(digest)
+        return None if i is None else self.model.chunks[i]
+
+
+@dataclass
+class Flight:
+    """One chunk on its way, shared by everyone here who wants it, whoever asked first."""
+
+    swarm: Swarm
+    chunk: Chunk
+    hops: int
+    priority: int
+    number: int
+    """The chunk's place in the model."""
+    sink: Sink | None = None
+    tier: Tier = Tier.PEER
+    """Of the source that is sending now."""
+    reading_origin: bool = False
+    task: asyncio.Task[Outcome] | None = None
+    waiting: int = 0
+    wasted: list[tuple[Tier, int]] = field(default_factory=list)
+    unsettled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set and replaced each time a source fails: who counted on its bytes must look again."""
+
+    @property
+    def settled(self) -> bool:
+        """Bytes are coming from someone who waits for nobody, so it is safe for anyone to wait for this."""
+        granted = self.number in self.swarm.part.granted
+        return granted or self.reading_origin or (self.sink is not None and self.sink.received > 0)
+
+
+def part_of(manifest: Manifest, verified: frozenset[Digest], me: str, roster: Callable[[], Roster]) -> Part:
+    """This node's part in a model of which it has `verified` already."""
+    have = Bits(max(1, len(manifest.chunks)))
+    for digest in verified:
+        have.add(manifest.numbers[digest])
+
+    def owned(after: int) -> Iterator[int]:
+        view = roster()
+        for i in range(after + 1, len(manifest.chunks)):
+            owner = view.owner(manifest.chunks[i].digest)
+            if owner is not None and owner.name == me and i not in have:
+                yield i
+
+    return Part(manifest.digest, have.size, have, owned, Bits(have.size), Holders(have.size))

@@ -1,0 +1,131 @@
+"""Owns who holds which chunks of a model, as compact bitmaps, and the choice between several holders.
+
+What a bitmap says was true when its node last spoke; a node that lacks the chunk after all says so at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+HOLDERS_SENT = 64  # In one message: far more than a node can pull from at once, 4 KB for a 4 GB model.
+
+
+class Bits:
+    """A set of chunk numbers, one bit each, growing as needed up to `size`."""
+
+    __slots__ = ("_bytes", "size")
+
+    def __init__(self, size: int, raw: bytes = b"") -> None:
+        self.size = size
+        self._bytes = bytearray(raw[: (size + 7) // 8].ljust((size + 7) // 8, b"\0"))
+
+    def __contains__(self, i: int) -> bool:
+        return 0 <= i < self.size and bool(self._bytes[i >> 3] >> (i & 7) & 1)
+
+    def add(self, i: int) -> None:
+        self._bytes[i >> 3] |= 1 << (i & 7)
+
+    def discard(self, i: int) -> None:
+        self._bytes[i >> 3] &= ~(1 << (i & 7))
+
+    def __iter__(self) -> Iterator[int]:
+        return (i for i in range(self.size) if i in self)
+
+    def __bool__(self) -> bool:
+        return any(self._bytes)
+
+    @property
+    def hex(self) -> str:
+        return self._bytes.rstrip(b"\0").hex()
+
+    @staticmethod
+    def parse(size: int, text: str) -> Bits:
+        """Raises ValueError for anything but hex digits of at most `size` bits."""
+        raw = bytes.fromhex(text)
+        if len(raw) > (size + 7) // 8:
+            raise ValueError("a bitmap is longer than the model")
+        return Bits(size, raw)
+
+
+@dataclass
+class Report:
+    """What one node last said: what it has, what it is reading from the origin, how busy its uploads are."""
+
+    have: Bits
+    reading: Bits
+    load: int = 0
+
+
+@dataclass
+class Holders:
+    """What this node knows of the others' chunks of one model."""
+
+    size: int
+    reports: dict[str, Report] = field(default_factory=dict)
+    _names: list[str] = field(default_factory=list)
+
+    def learn(self, name: str, report: Report) -> None:
+        if name not in self.reports:
+            self._names.append(name)
+        self.reports[name] = report
+
+    def forget(self, name: str) -> None:
+        if self.reports.pop(name, None) is not None:
+            self._names.remove(name)
+
+    def of(self, i: int) -> list[str]:
+        """Everyone said to have chunk i, in order of name."""
+        return sorted(name for name, report in self.reports.items() if i in report.have)
+
+    def lacks(self, name: str, i: int) -> bool:
+        """Whether the node has said that it does not have chunk i; False where it has said nothing."""
+        report = self.reports.get(name)
+        return report is not None and i not in report.have
+
+    def choose(
+        self, i: int, salt: int, usable: Callable[[str], bool], asking: Mapping[str, int]
+    ) -> str | None:
+        """A holder of chunk i for this node, or None: of the first two after a place drawn by `salt`, the less busy.
+
+        asking: how many chunks this node is asking each of for, which is newer than what they reported.
+        Two choices instead of one make the busiest node's load grow with log log n (Mitzenmacher 2001). The salt is
+        a hash of this node and the chunk, so it needs no chance and differs from node to node.
+        """
+        names = self._names
+        first: str | None = None
+        for k in range(len(names)):
+            name = names[(salt + k) % len(names)]
+            if i in self.reports[name].have and usable(name):
+                if first is None:
+                    first = name
+                else:
+                    one, other = self._busy(first, asking), self._busy(name, asking)
+                    return name if other < one else first
+        return first
+
+    def _busy(self, name: str, asking: Mapping[str, int]) -> tuple[int, int]:
+        return asking.get(name, 0), self.reports[name].load
+
+    def sample(self, score: Callable[[str], int]) -> Mapping[str, Report]:
+        """At most `HOLDERS_SENT` reports, a different draw for each asker."""
+        if len(self.reports) <= HOLDERS_SENT:
+            return self.reports
+        drawn = sorted(self.reports, key=lambda n: (score(n), n))[:HOLDERS_SENT]
+        return {name: self.reports[name] for name in drawn}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownChunk:
+    """What the map says of one chunk, for one fetch."""
+
+    holders: Holders
+    number: int
+    salt: int
+    asking: Mapping[str, int]
+
+    def lacks(self, name: str) -> bool:
+        return self.holders.lacks(name, self.number)
+
+    def choose(self, usable: Callable[[str], bool]) -> str | None:
+        return self.holders.choose(self.number, self.salt, usable, self.asking)
