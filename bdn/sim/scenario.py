@@ -1,0 +1,165 @@
+"""Owns what a scenario file says, parsed strictly: an unknown key, a wrong type or a bad bound is an error."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import yaml
+
+from bdn.errors import Usage
+from bdn.policy import Limits
+
+T = TypeVar("T")
+FAULTS = ("die", "restart", "leave", "nic", "disk", "corrupt", "flap", "origin", "origin-down")
+
+
+@dataclass(frozen=True)
+class Model:
+    bytes: int = 4_000_000_000
+    chunk_mib: int = 8
+    seed: str = "model"
+    priority: int = 0
+    nodes: tuple[int, ...] = ()
+    """Which nodes pull it; empty: all of those that start."""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Links are full duplex; disk_gb_s is what one node's NVMe takes while it is read by uploads from cache."""
+
+    count: int = 50
+    nic_gbit: float = 25.0
+    disk_gb_s: float = 2.5
+    rtt_ms: float = 0.3
+    zones: int = 1
+    zone_gbit: float = 0.0
+    """The links between zones, each direction, in all; 0: not a limit."""
+
+
+@dataclass(frozen=True)
+class OriginSpec:
+    """Object storage as its makers describe it: many connections of some 90 MB/s, tens of ms to the first byte."""
+
+    gbit: float = 40.0
+    connection_mb_s: float = 90.0
+    first_byte_ms: float = 30.0
+    concurrency_max: int = 0
+    """More requests at once than this are answered 503 with Retry-After; 0: no limit."""
+
+
+@dataclass(frozen=True)
+class Joins:
+    """The first `present` nodes are known to all from the start; the others join one by one over `over_s`."""
+
+    present: int = -1
+    over_s: float = 0.0
+    lag_s: float = 1.0
+    """Each node learns of each change after an even chance from 0 to this."""
+
+
+@dataclass(frozen=True)
+class Pulls:
+    """Each node that pulls starts this long after it is present, by even chance."""
+
+    over_s: float = 0.0
+    warm: int = 0
+    """The first nodes hold the model already and do not pull it."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong. nodes: counted from the last node backwards, or `first` onwards."""
+
+    kind: str = "die"
+    at_s: float = 0.0
+    nodes: int = 1
+    first: int = -1
+    over_s: float = 0.0
+    """Spreads the nodes' faults evenly over this long."""
+    factor: float = 1.0
+    """For nic, disk and origin: the new rate over the old one."""
+    for_s: float = 0.0
+    """How long it lasts; 0: for ever."""
+    silent: bool = False
+    """A death that closes no connection, as when a machine loses its power."""
+
+
+@dataclass(frozen=True)
+class Expect:
+    """What a test holds the run to; absent where a scenario only informs."""
+
+    origin_copies_max: float = 0.0
+    ratio_to_bound_max: float = 0.0
+    busiest_upload_ratio_max: float = 0.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    about: str
+    models: tuple[Model, ...] = (Model(),)
+    nodes: Nodes = Nodes()
+    origin: OriginSpec = OriginSpec()
+    joins: Joins = Joins()
+    pulls: Pulls = Pulls()
+    faults: tuple[Fault, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    coordinator: bool = True
+    expect: Expect = Expect()
+    calls: Mapping[str, Any] = field(default_factory=dict)
+    """For the autoscaling scenario; see `calls.py`."""
+
+    def __post_init__(self) -> None:
+        for fault in self.faults:
+            if fault.kind not in FAULTS:
+                raise Usage(f"unknown fault {fault.kind!r}", where=self.name, hint=f"one of {', '.join(FAULTS)}")
+        if not 0 < self.nodes.count <= 10_000:
+            raise Usage(f"nodes.count must be 1 to 10000, not {self.nodes.count}", where=self.name)
+        if not 1 <= min(m.chunk_mib for m in self.models) <= max(m.chunk_mib for m in self.models) <= 64:
+            raise Usage("chunk_mib must be 1 to 64", where=self.name)
+
+
+def load(text: str, where: str) -> Scenario:
+    """The scenario that a YAML text describes. Raises Usage, naming the key that is off."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as why:
+        raise Usage(f"not YAML: {str(why).splitlines()[0]}", where=where) from None
+    return _build(Scenario, value, where)
+
+
+def _build(kind: type[T], value: object, where: str) -> T:
+    if not isinstance(value, dict):
+        raise Usage(f"expected a mapping, got {type(value).__name__}", where=where)
+    hints = get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(map(str, value)) - set(fields))
+    if unknown:
+        raise Usage(f"unknown key {unknown[0]!r}", where=where, hint=f"one of {', '.join(sorted(fields))}")
+    missing = [
+        n for n, f in fields.items()
+        if n not in value and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]  # fmt: skip
+    if missing:
+        raise Usage(f"{missing[0]!r} is missing", where=where)
+    return kind(**{n: _value(hints[n], v, f"{where}: {n}") for n, v in value.items()})
+
+
+def _value(hint: Any, value: object, where: str) -> object:
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, where)  # type: ignore[arg-type]
+    if hint in (int, float, str, bool):
+        good = isinstance(value, hint) or (hint is float and isinstance(value, int))
+        if not good or (isinstance(value, bool) and hint is not bool):
+            if hint is int and isinstance(value, float) and value.is_integer():
+                return int(value)
+            raise Usage(f"expected {hint.__name__}, got {value!r}", where=where)
+        return float(value) if hint is float else value  # type: ignore[arg-type]
+    if getattr(hint, "__origin__", None) is tuple:
+        if not isinstance(value, list):
+            raise Usage(f"expected a list, got {value!r}", where=where)
+        return tuple(_value(get_args(hint)[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    return value
