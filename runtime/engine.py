@@ -72,7 +72,7 @@ class SpeechEngine:
         config = model.config
         self.config, self._model, self._codec = config, model, codec
         self._voices, self._make_feed, self._prompt, self._trace = voices, make_feed, prompt, trace
-        self._ways = 1 if config.cfg_values else 2
+        self._ways = 2 if config.guided else 1
         state = allocate(
             config, codec, lanes=lanes, ways=self._ways, codebooks=model.depth.codebooks, top_k=TOP_K,
             text_top_k=TEXT_TOP_K, voice_positions=SPEAKER_PLACES * voices.positions, dtype=model.dtype,
@@ -271,6 +271,10 @@ class SpeechEngine:
         """The guidance by a second pass, and the conditions given by name."""
         given = {"control": "ok"}
         values = self.config.cfg_values
+        if not values and not self.config.guided:
+            if asked not in (None, 1.0):
+                raise SpecInvalid("cfg", f"must be 1, is {asked}: this model was trained without guidance")
+            return 1.0, given
         if not values:
             default = CFG_GUIDED if self.config.cfg is None else self.config.cfg
             return _bounded("cfg", default if asked is None else asked, 0, CFG_MAX), given

@@ -130,6 +130,14 @@ class ModelConfig:
         found = self.conditioner("cfg")
         return tuple(float(v) for v in found.values) if found else ()
 
+    @property
+    def guided(self) -> bool:
+        """Whether each step is also thought without the text, to be guided away from that: twice the work.
+
+        A model that was trained with its guidance needs no second pass; nor does one whose own strength is 1.
+        """
+        return not self.cfg_values and self.cfg != 1.0
+
 
 def mlp_hidden(dim: int, feedforward: int) -> int:
     """Width of a gated MLP that costs as much as a plain one of `feedforward`, as the reference rounds it."""

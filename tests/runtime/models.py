@@ -84,11 +84,12 @@ def small_engine(
     dtype: torch.dtype = torch.float32,
     device: torch.device = torch.device("cpu"),  # noqa: B008
     trace: Trace | None = None,
+    raw: dict[str, Any] | None = None,
     **more: Any,
 ) -> SpeechEngine:
     torch.set_num_threads(1)
     voice_files(directory, size)
-    config = configs.parse(raw_config(size))
+    config = configs.parse(raw or raw_config(size))
     model = layout.assemble(config, small_tensors(size, seed), dtype=dtype, device=device, codebooks=codebooks)
 
     def make_feed(spec: StreamSpec) -> PlainFeed:

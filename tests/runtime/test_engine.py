@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from runtime.errors import NameUnknown, NoFreeLane, SpecInvalid, StreamClosed
+from runtime.make_checkpoint import raw_config
 from runtime.port import LaneState, StreamSpec
 from tests.runtime.models import TEXT, entries_of, run_out, small_engine, sound, speak
 
@@ -175,3 +176,12 @@ def test_a_mixed_voice_lies_between_its_parts(tmp_path: Path) -> None:
 def test_fewer_codebooks_speak_the_coarse_codes_only(tmp_path: Path) -> None:
     out = speak(small_engine(tmp_path, codebooks=4), GREEDY)
     assert (sound(out)[:, 1:5] >= 0).all() and (sound(out)[:, 5:] == 0).all()
+
+
+def test_a_model_whose_own_guidance_is_1_thinks_once(tmp_path: Path) -> None:
+    raw = raw_config("small-prompted")
+    raw["lm_gen_config"] = {**raw["lm_gen_config"], "cfg": 1.0}
+    engine = small_engine(tmp_path, size="small-prompted", raw=raw)
+    assert engine._state.condition.shape[0] == 1
+    with pytest.raises(SpecInvalid, match="cfg: must be 1"):
+        engine.open(StreamSpec(cfg=2.0))
