@@ -25,7 +25,7 @@ Group = TypeVar("Group")
 VERBS: dict[str, tuple[str, str]] = {
     "serve": ("runtime.serving", "serve speech over HTTP and WebSocket"),
     "say": ("runtime.say", "speak a text to a file, a pipe or the sound card"),
-    "bench": ("runtime.bench", "measure a speech server: time to first sound, load, soak"),
+    "bench": ("runtime.bench.command", "measure a speech server: time to first sound, load, soak"),
     "make-checkpoint": ("runtime.make_checkpoint", "write a random checkpoint in the published layout"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -36,6 +36,7 @@ class Meters:
     def __init__(self, tally: Callable[[], Tally]) -> None:
         self.registry = registry = CollectorRegistry()
         registry.register(_TallyCollector(tally))
+        ProcessCollector(registry=registry)  # memory, processor time, open files
         self.ready = Gauge("tts_ready", "1 when warm and not draining.", registry=registry)
         self.capacity = Gauge("tts_streams_capacity", "Streams that fit, as measured.", registry=registry)
         self.active = Gauge("tts_streams_active", "Streams that hold a lane.", registry=registry)

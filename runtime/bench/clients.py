@@ -1,0 +1,162 @@
+"""One call to a server, by either public protocol, recorded chunk by chunk. All I/O of the bench is here.
+
+Times are time.monotonic(), not the loop's: uvloop's clock counts whole milliseconds.
+
+In the `warm` state the connection (and for Gradium the set-up, up to `ready`) is made before the call is due, as a
+voice agent does; in the `cold` state it is part of what is timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from dataclasses import dataclass
+
+import aiohttp
+import numpy as np
+
+from runtime.audio import Samples
+from runtime.bench.arrivals import Call, pieces, words
+from runtime.bench.meter import Take
+
+PREPARE_S = 1.0  # before a call is due, in the warm state
+READ_S_MAX = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server: `url` is its base, `protocol` gradium or openai."""
+
+    url: str
+    protocol: str
+    key: str
+    voice: str
+    warm: bool
+    tokens_per_s: float
+    seeded: bool = True  # whether a seed may be sent; other servers may not know the field
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"x-api-key": self.key, "authorization": f"Bearer {self.key}"}
+
+
+async def speak(session: aiohttp.ClientSession, target: Target, call: Call, start: float) -> Take:
+    """Makes the call at its time; never raises for what a server or the network does."""
+    now = time.monotonic
+    take = Take(due=start + call.due_s)
+    lead = PREPARE_S if target.warm else 0.0
+    await asyncio.sleep(max(0.0, take.due - lead - now()))
+    try:
+        async with asyncio.timeout(READ_S_MAX):
+            if target.protocol == "gradium":
+                await _gradium(session, target, call, take)
+            else:
+                await _openai(session, target, call, take)
+    except TimeoutError:
+        take.error, take.detail = "timeout", f"nothing more within {READ_S_MAX:g} s"
+    except (aiohttp.ClientError, OSError) as why:
+        take.error, take.detail = "connection", f"{type(why).__name__}: {why}"
+    take.ended = now()
+    return take
+
+
+def setup_message(target: Target, call: Call) -> dict[str, object]:
+    out: dict[str, object] = {"type": "setup", "model_name": "default", "output_format": "pcm"}
+    if target.voice:
+        out["voice_id"] = target.voice
+    if target.seeded:
+        out["json_config"] = json.dumps({"seed": call.seed})
+    return out
+
+
+async def _gradium(session: aiohttp.ClientSession, target: Target, call: Call, take: Take) -> None:
+    url = target.url.replace("http", "ws", 1).rstrip("/") + "/api/speech/tts"
+    async with session.ws_connect(url, headers=target.headers) as ws:
+        await ws.send_str(json.dumps(setup_message(target, call)))
+        message = await _next(ws)
+        if message.get("type") != "ready":
+            _note_error(take, message)
+            return
+        rate = message.get("sample_rate")
+        take.rate = rate if isinstance(rate, int) else 48_000
+        sender = asyncio.create_task(_send_text(ws, target, call, take))
+        try:
+            await _receive(ws, take)
+        finally:
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+
+
+async def _send_text(ws: aiohttp.ClientWebSocketResponse, target: Target, call: Call, take: Take) -> None:
+    now = time.monotonic
+    for at, piece in words(pieces(call.text, target.tokens_per_s, call.seed)):
+        await asyncio.sleep(max(0.0, take.due + at - now()))
+        take.began = take.began or now()
+        await ws.send_str(json.dumps({"type": "text", "text": piece}))
+    await ws.send_str('{"type": "end_of_stream"}')
+
+
+async def _receive(ws: aiohttp.ClientWebSocketResponse, take: Take) -> None:
+    now = time.monotonic
+    while True:
+        message = await _next(ws)
+        match message.get("type"):
+            case "audio":
+                pcm = _s16(base64.b64decode(str(message.get("audio", ""))))
+                if len(pcm):
+                    take.chunks.append((now(), pcm))
+            case "end_of_stream":
+                return
+            case "error" | "closed":
+                _note_error(take, message)
+                return
+
+
+async def _next(ws: aiohttp.ClientWebSocketResponse) -> dict[str, object]:
+    message = await ws.receive()
+    if message.type is not aiohttp.WSMsgType.TEXT:
+        return {"type": "closed", "message": f"closed with {ws.close_code}"}
+    value = json.loads(message.data)
+    return value if isinstance(value, dict) else {}
+
+
+def _note_error(take: Take, message: dict[str, object]) -> None:
+    take.error = str(message.get("reason") or message.get("type"))
+    take.detail = str(message.get("message", ""))
+
+
+async def _openai(session: aiohttp.ClientSession, target: Target, call: Call, take: Take) -> None:
+    now = time.monotonic
+    url = target.url.rstrip("/") + "/v1/audio/speech"
+    if target.warm:
+        async with session.get(target.url.rstrip("/") + "/v1/models", headers=target.headers) as reply:
+            await reply.read()
+        await asyncio.sleep(max(0.0, take.due - now()))
+    body: dict[str, object] = {"model": "tts-1", "input": call.text, "voice": target.voice or "alloy"}
+    body |= {"response_format": "pcm"} | ({"seed": call.seed} if target.seeded else {})
+    take.began = now()
+    async with session.post(url, json=body, headers=target.headers) as reply:
+        if reply.status != 200:
+            text = await reply.text()
+            take.error, take.detail = _code(text) or f"http_{reply.status}", text[:200]
+            return
+        held = b""
+        async for data in reply.content.iter_any():
+            held += data
+            whole = len(held) & ~1
+            if whole:
+                take.chunks.append((now(), _s16(held[:whole])))
+                held = held[whole:]
+
+
+def _code(text: str) -> str:
+    try:
+        return str(json.loads(text)["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _s16(data: bytes) -> Samples:
+    return np.frombuffer(data[: len(data) & ~1], "<i2").astype(np.float32) / 32768.0

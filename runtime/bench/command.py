@@ -1,0 +1,87 @@
+"""The verb: builds the load from the command line, runs it, and reports facts with machine and date."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import os
+import platform
+import time
+
+import aiohttp
+import uvloop
+
+from runtime.bench.arrivals import calls
+from runtime.bench.clients import Target, speak
+from runtime.bench.meter import Take, summary
+from runtime.bench.soak import soak
+from runtime.cli import Call as CommandLine
+from runtime.errors import Usage
+
+EXAMPLES = """
+tts bench ttfa --url http://127.0.0.1:8089 --count 50
+tts bench ttfa --url http://127.0.0.1:8089 --tokens-per-s 30 --connection cold
+tts bench load --url http://127.0.0.1:8089 --rate 2 --count 200 --json
+tts bench load --url https://api.openai.com --protocol openai --key "$OPENAI_API_KEY" --rate 0.2
+tts bench soak --url http://127.0.0.1:8089 --minutes 30
+"""
+GROUPS: tuple[type, ...] = ()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=("ttfa", "load", "soak"), help="calls one after another, at random, or chaos")
+    parser.add_argument("--url", default="http://127.0.0.1:8089", help="base URL of the server")
+    parser.add_argument("--protocol", choices=("gradium", "openai"), default="gradium")
+    parser.add_argument("--key", default="bench", help="API key")
+    parser.add_argument("--voice", default="", help="voice; empty lets the server choose")
+    parser.add_argument("--count", type=int, default=30, help="calls to make (default: 30)")
+    parser.add_argument("--rate", type=float, default=0.0, help="calls a second (default: ttfa 0.5, load 1)")
+    parser.add_argument("--tokens-per-s", type=float, default=0.0, help="text as an LLM sends it; 0: whole at once")
+    parser.add_argument("--connection", choices=("warm", "cold"), default="warm", help="made before a call, or in it")
+    parser.add_argument("--seed", type=int, default=1, help="of the load; also sent to the server for each call")
+    parser.add_argument("--no-seeds", action="store_true", help="send no seeds, for servers that refuse them")
+    parser.add_argument("--minutes", type=float, default=1.0, help="length of a soak (default: 1)")
+    parser.add_argument("--streams", type=int, default=4, help="calls of a soak at a time (default: 4)")
+
+
+def run(line: CommandLine) -> int:
+    args = line.args
+    if args.count < 1 or args.rate < 0 or args.tokens_per_s < 0 or args.minutes <= 0 or args.streams < 1:
+        raise Usage("--count, --rate, --tokens-per-s, --minutes and --streams must be positive")
+    if args.protocol == "openai" and (args.tokens_per_s or args.what == "soak"):
+        raise Usage("the OpenAI protocol takes a text whole", "use --protocol gradium")
+    target = Target(
+        args.url, args.protocol, args.key, args.voice, args.connection == "warm", args.tokens_per_s, not args.no_seeds
+    )
+    if args.what == "soak":
+        facts = uvloop.run(soak(target, minutes=args.minutes, streams=args.streams, seed=args.seed, say=line.say))
+    else:
+        facts = uvloop.run(_measure(args, target))
+    facts = {
+        "bench": args.what, "url": args.url, "protocol": args.protocol, "connection": args.connection,
+        "text": f"{args.tokens_per_s:g} tokens/s" if args.tokens_per_s else "whole", "seed": args.seed,
+        **facts, "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
+    line.fact(facts, _for_people(facts))
+    return 0 if facts.get("passed", True) and (facts.get("heard") or args.what == "soak") else 1
+
+
+async def _measure(args: argparse.Namespace, target: Target) -> dict[str, object]:
+    alone = args.what == "ttfa"
+    rate = args.rate or (0.5 if alone else 1.0)
+    plan = calls(args.count, rate=rate, seed=args.seed, even=alone)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
+        start = time.monotonic() + 1.0
+        takes: list[Take] = await asyncio.gather(*(speak(session, target, call, start) for call in plan))
+    return {"rate": rate, **summary(takes)}
+
+
+def _for_people(facts: dict[str, object]) -> str:
+    return "\n".join(f"{name:24} {_flat(value)}" for name, value in facts.items())
+
+
+def _flat(value: object) -> str:
+    return "  ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)

@@ -1,0 +1,180 @@
+"""Chaos for minutes: calls that join, leave, stall, break off and send garbage, while others must hear what is theirs.
+
+Wrong sound is found without knowing the model: the same text, voice and seed must give the same samples every time,
+whoever else is being served. Leaks are found by the server's own metrics before and after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from runtime.bench.arrivals import PROMPTS, Call
+from runtime.bench.clients import Target, setup_message
+
+# What each call does; most are good, or nothing would be checked.
+ACTS = ("speak", "speak", "speak", "leave", "cut", "stall", "garbage", "cancel", "empty")
+GARBAGE = ("", "{", "[]", '{"type":"text","text":1}', '{"type":"nonsense"}', "\ud7ff" * 50, '{"type":"setup"}' * 2)
+STALL_S = 3.0
+WATCHED = ("process_resident_memory_bytes", "tts_streams_active", "tts_sockets", "tts_underruns_total")
+# Few sounds, so that each is heard often enough to be compared.
+TEXTS, SEEDS = PROMPTS[:4], 2
+
+
+@dataclass
+class Tally:
+    acts: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    sounds: dict[tuple[str, int], str] = field(default_factory=dict)
+    compared: int = 0
+    wrong: list[str] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+
+
+async def soak(
+    target: Target, *, minutes: float, streams: int, seed: int, say: Callable[[str], None]
+) -> dict[str, object]:
+    """Runs `streams` callers at a time for so long; `passed` says whether nothing leaked and nobody heard another."""
+    tally = Tally()
+    loop = asyncio.get_running_loop()
+    end = loop.time() + minutes * 60
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
+        before = await metrics(session, target)
+        watcher = asyncio.create_task(_watch(session, target, tally, end, say))
+        callers = [_caller(session, target, tally, random.Random(f"{seed}/{n}"), end) for n in range(streams)]
+        await asyncio.gather(*callers)
+        await watcher
+        after = await _settled(session, target)
+    half = tally.memory[len(tally.memory) // 2 :]
+    growth = (max(half[-3:], default=0.0) - min(half[:3], default=0.0)) / 2**20
+    leaked = after.get("tts_streams_active", 0.0)
+    return {
+        "minutes": minutes, "streams": streams, "acts": dict(sorted(tally.acts.items())),
+        "outcomes": dict(sorted(tally.outcomes.items())), "sounds_compared": tally.compared,
+        "wrong_sound": tally.wrong[:5], "lanes_leaked": leaked,
+        "memory_mib": {"start": _mib(before), "end": _mib(after), "growth_second_half": round(growth, 2)},
+        "underruns": after.get("tts_underruns_total", 0.0) - before.get("tts_underruns_total", 0.0),
+        "passed": not tally.wrong and not leaked and bool(tally.compared),
+    }  # fmt: skip
+
+
+def _mib(values: dict[str, float]) -> float:
+    return round(values.get("process_resident_memory_bytes", 0.0) / 2**20, 1)
+
+
+async def metrics(session: aiohttp.ClientSession, target: Target) -> dict[str, float]:
+    """The watched metrics; empty where the server has none."""
+    async with session.get(target.url.rstrip("/") + "/metrics", headers=target.headers) as reply:
+        text = await reply.text() if reply.status == 200 else ""
+    rows = (line.split(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {row[0]: float(row[1]) for row in rows if len(row) == 2 and row[0] in WATCHED}
+
+
+async def _settled(session: aiohttp.ClientSession, target: Target) -> dict[str, float]:
+    """The metrics once no stream is active, or after the longest a stream may be kept for a reader."""
+    values = await metrics(session, target)
+    for _ in range(60):
+        if not values.get("tts_streams_active"):
+            break
+        await asyncio.sleep(0.5)
+        values = await metrics(session, target)
+    return values
+
+
+async def _watch(
+    session: aiohttp.ClientSession, target: Target, tally: Tally, end: float, say: Callable[[str], None]
+) -> None:
+    loop = asyncio.get_running_loop()
+    while loop.time() < end and not tally.wrong:
+        values = await metrics(session, target)
+        tally.memory.append(values.get("process_resident_memory_bytes", 0.0))
+        say(f"{end - loop.time():.0f} s left, {_mib(values)} MiB, {tally.compared} compared, {len(tally.wrong)} wrong")
+        await asyncio.sleep(min(10.0, max(0.5, (end - loop.time()) / 12)))
+
+
+async def _caller(
+    session: aiohttp.ClientSession, target: Target, tally: Tally, rng: random.Random, end: float
+) -> None:
+    loop = asyncio.get_running_loop()
+    while loop.time() < end and not tally.wrong:  # one wrong sound is enough
+        act = rng.choice(ACTS)
+        call = Call(0.0, rng.choice(TEXTS), rng.randrange(SEEDS))
+        tally.acts[act] += 1
+        try:
+            async with asyncio.timeout(120):
+                outcome = await _perform(session, target, tally, act, call, rng)
+        except TimeoutError:
+            outcome = "timeout"
+        except (aiohttp.ClientError, OSError):
+            outcome = "cut"
+        tally.outcomes[f"{act}:{outcome}"] += 1
+        await asyncio.sleep(rng.expovariate(4.0))
+
+
+async def _perform(
+    session: aiohttp.ClientSession, target: Target, tally: Tally, act: str, call: Call, rng: random.Random
+) -> str:
+    url = target.url.replace("http", "ws", 1).rstrip("/") + "/api/speech/tts"
+    async with session.ws_connect(url, headers=target.headers) as ws:
+        if act == "garbage":
+            await ws.send_str(rng.choice(GARBAGE))
+            return await _end(ws)
+        await ws.send_str(json.dumps(setup_message(target, call)))
+        await ws.send_str(json.dumps({"type": "text", "text": "" if act == "empty" else call.text}))
+        if act in ("speak", "empty", "stall"):
+            await ws.send_str('{"type": "end_of_stream"}')
+        if act in ("leave", "cut", "cancel"):
+            await _some_sound(ws, rng.randrange(1, 6))
+        if act == "leave":
+            return "left"
+        if act == "cut":
+            transport = ws.get_extra_info("socket")
+            if transport is not None:
+                transport.shutdown(2)
+            return "cut"
+        if act == "cancel":
+            await ws.send_str('{"type": "cancel"}')
+        if act == "stall":
+            await asyncio.sleep(STALL_S)
+        return await _end(ws, tally if act in ("speak", "stall") else None, call)
+
+
+async def _some_sound(ws: aiohttp.ClientWebSocketResponse, chunks: int) -> None:
+    while chunks:
+        message = await ws.receive()
+        if message.type is not aiohttp.WSMsgType.TEXT:
+            return
+        kind = json.loads(message.data)["type"]
+        chunks -= kind == "audio"
+        if kind in ("error", "end_of_stream"):
+            return
+
+
+async def _end(ws: aiohttp.ClientWebSocketResponse, tally: Tally | None = None, call: Call | None = None) -> str:
+    """Reads to the end; compares the sound with what the same call gave before."""
+    digest = hashlib.blake2b()
+    while True:
+        message = await ws.receive()
+        if message.type is not aiohttp.WSMsgType.TEXT:
+            return "closed_without_a_word"
+        value = json.loads(message.data)
+        if value["type"] == "audio":
+            digest.update(base64.b64decode(value["audio"]))
+        elif value["type"] == "error":
+            return str(value.get("reason", "error"))
+        elif value["type"] == "end_of_stream":
+            break
+    if tally and call:
+        first = tally.sounds.setdefault((call.text, call.seed), digest.hexdigest())
+        tally.compared += 1
+        if first != digest.hexdigest():
+            tally.wrong.append(f"{call.text[:40]} (seed {call.seed})")
+    return "done"
