@@ -11,16 +11,17 @@ import asyncio
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
 
+from bdn.arena import SLOTS, Arena, ArenaSink
 from bdn.bitfield import boot_id
 from bdn.digest import Digest
 from bdn.errors import ChunkCorrupt, Corrupt, DiskFull, Invalid
 from bdn.manifest import Chunk, Manifest, parse
 from bdn.nvme_model import ModelOnDisk
 from bdn.ports import OpenChunk, Sink
-from bdn.sinks import FileSink, free_bytes
+from bdn.sinks import FileSink, SinkChoice, SinkPolicy, available_memory, free_bytes
 
 SYNC_WINDOW_BYTES = 512 << 20  # The most work a power cut may cost; smaller windows make the disk wait more often.
 COPY_PIECE_BYTES = 256 << 10
@@ -30,8 +31,19 @@ SPARE_BYTES = 64 << 20  # Left free beside a model for metadata, so that the las
 class NvmeStore:
     """A `Store` and a `Shelf` on one directory. Use from one event loop; `close` gives the directory up."""
 
-    def __init__(self, root: str | Path, *, sync_window_bytes: int = SYNC_WINDOW_BYTES) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        sync_window_bytes: int = SYNC_WINDOW_BYTES,
+        write: SinkChoice = SinkChoice.AUTO,
+        arena_slots: int = SLOTS,
+    ) -> None:
         self.root = Path(root).absolute()
+        self._policy = SinkPolicy(write)
+        self._arena_slots = arena_slots
+        self._arena: Arena | None = None
+        """Made at the first chunk that goes past the page cache; a node that only serves from files needs none."""
         self._sync_window_bytes = sync_window_bytes
         self._models: dict[Digest, ModelOnDisk] = {}
         self._where: dict[Digest, list[ModelOnDisk]] = {}
@@ -142,7 +154,7 @@ class NvmeStore:
                 continue
             sink = model.sink(chunk)
             try:
-                await asyncio.to_thread(_copy, source, sink)
+                await _to_the_end(asyncio.to_thread(_copy, source, sink))
                 if sink.received == chunk.size and sink.digest() == chunk.digest:
                     await self.commit(manifest, sink)
                     return True
@@ -152,27 +164,41 @@ class NvmeStore:
                 self.discard(sink)
         return False
 
-    def sink(self, manifest: Digest, chunk: Chunk) -> FileSink:
-        return self._model(manifest).sink(chunk)
+    def sink(self, manifest: Digest, chunk: Chunk) -> FileSink | ArenaSink:
+        model = self._model(manifest)
+        arena = None
+        if self._policy.direct(model.manifest.total_bytes, available_memory()):
+            arena = self._arena = self._arena or Arena(self._arena_slots)
+        return model.sink(chunk, arena)
 
     async def commit(self, manifest: Digest, sink: Sink) -> None:
-        assert isinstance(sink, FileSink)
-        chunk, got = sink.chunk, sink.digest()
-        if sink.received != chunk.size or got != chunk.digest:
-            raise ChunkCorrupt(chunk.digest, source="a sink that was not checked", got=got)
+        assert isinstance(sink, FileSink | ArenaSink)
+        chunk = sink.chunk
+        if not self._right(sink):
+            raise ChunkCorrupt(chunk.digest, source="a sink that was not checked", got=sink.digest())
         model = self._model(manifest)
-        if model.simple(chunk.digest):
+        if model.quick(sink):
             model.settle(sink)
         else:
-            await asyncio.to_thread(model.settle, sink)
+            await _to_the_end(asyncio.to_thread(model.settle, sink))
+        if isinstance(sink, ArenaSink):
+            sink.settled = True
+        elif sink.in_place:
+            self._policy.note(chunk.size, sink.write_cpu_s)
+        model.release(sink)
+        sink.close()
         self._note(chunk.digest, model)
         if model.unsynced_bytes >= self._sync_window_bytes and manifest not in self._syncs:
             task = asyncio.create_task(asyncio.to_thread(model.sync))
             self._syncs[manifest] = task
             task.add_done_callback(lambda _: self._syncs.pop(manifest, None))
 
+    @staticmethod
+    def _right(sink: Sink) -> bool:
+        return sink.received == sink.chunk.size and sink.digest() == sink.chunk.digest
+
     def discard(self, sink: Sink) -> None:
-        assert isinstance(sink, FileSink)
+        assert isinstance(sink, FileSink | ArenaSink)
         for model in self._models.values():
             model.release(sink)
         sink.close()
@@ -200,6 +226,8 @@ class NvmeStore:
 
     def open(self, digest: Digest) -> OpenChunk | None:
         """The `Shelf` side: a verified chunk, from the file it lies in."""
+        if self._arena is not None and (in_memory := self._arena.open(digest)) is not None:
+            return in_memory
         for model in self._where.get(digest, ()):
             found = model.open(digest)
             if found is not None:
@@ -209,6 +237,8 @@ class NvmeStore:
     async def found_bad(self, manifest: Digest, digest: Digest) -> None:
         """The bytes on disk are not the chunk's any more: forget them here; the next pull of the model heals it."""
         model = self._model(manifest)
+        if self._arena is not None:
+            self._arena.drop(digest)
         await asyncio.to_thread(model.forget, digest)
         holders = self._where.get(digest, [])
         if model in holders:
@@ -254,7 +284,17 @@ class NvmeStore:
         return model
 
 
-def _copy(source: OpenChunk, sink: FileSink) -> None:
+async def _to_the_end(work: Awaitable[None]) -> None:
+    """A thread that writes cannot be stopped: when the caller is cancelled, its buffers must live until it is done."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+def _copy(source: OpenChunk, sink: FileSink | ArenaSink) -> None:
     """Hashed as it passes: a copy is checked exactly as a fetch is."""
     buffer = memoryview(bytearray(COPY_PIECE_BYTES))
     for span in source.spans:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bdn.arena import Arena, ArenaSink
 from bdn.bitfield import Bitfield
 from bdn.digest import Digest, Hasher
 from bdn.errors import Corrupt
 from bdn.manifest import Chunk, File, Manifest, Placement
 from bdn.ports import Span
-from bdn.sinks import FileSink, disk_error, reserve, start_writeback, sync_file_system, write_at
+from bdn.sinks import FileSink, disk_error, reserve, start_writeback, sync_file_system, write_at, write_direct
 
 READ_PIECE_BYTES = 256 << 10
 RESERVE_BYTES_MIN = 1 << 20  # Smaller files are written in one call; reserving them only doubles the system calls.
@@ -46,7 +47,7 @@ class ModelOnDisk:
         self._index = {chunk.digest: at for at, chunk in enumerate(chunks)}
         self._chunks = tuple(chunks)
         self._files = {file.path: file for file in manifest.files}
-        self._in_place: dict[Digest, FileSink] = {}
+        self._in_place: dict[Digest, FileSink | ArenaSink] = {}
         self._private = 0
         self._made: set[Path] = set()
         self._dirty: set[str] = set()
@@ -91,19 +92,28 @@ class ModelOnDisk:
     def verified_chunks(self) -> Iterable[Digest]:
         return [c.digest for at, c in enumerate(self._chunks) if at in self._bits]
 
-    def simple(self, digest: Digest) -> bool:
-        """Whether committing it is one bit: one place, already written there."""
+    def quick(self, sink: FileSink | ArenaSink) -> bool:
+        """Whether to settle it at once, without a thread: because it is but one bit (one place, already written), or
+        because a losing sink is on the same file and must not write while its bytes are replaced."""
+        digest = sink.chunk.digest
         places = self.manifest.placements[digest]
-        return len(places) == 1 and self._home(digest, places) is not None and digest in self._in_place
+        mine = self._in_place.get(digest) is sink
+        return (mine and sink.in_place and len(places) == 1) or (not mine and digest in self._in_place)
 
     # Writing
 
-    def sink(self, chunk: Chunk) -> FileSink:
-        """In the file itself for the first taker; beside it for a second (a hedge), so that no unverified byte can
-        ever land on verified ones."""
+    def sink(self, chunk: Chunk, arena: Arena | None = None) -> FileSink | ArenaSink:
+        """In the file itself, or in memory of `arena`, for the first taker; beside it for a second (a hedge), so that
+        no unverified byte can ever land on verified ones."""
         verified = self._index[chunk.digest] in self._bits
         home = self._home(chunk.digest, self.manifest.placements[chunk.digest])
-        if home is not None and not verified and chunk.digest not in self._in_place:
+        first = not verified and chunk.digest not in self._in_place
+        slot = arena.take(chunk.size) if first and arena is not None else None
+        if slot is not None:
+            in_memory = ArenaSink(chunk, slot, home.file_offset if home else 0)
+            self._in_place[chunk.digest] = in_memory
+            return in_memory
+        if home is not None and first:
             path = self._file(home.path)
             sink = FileSink(chunk, self._open_own(path), home.file_offset, path=str(path), in_place=True)
             self._in_place[chunk.digest] = sink
@@ -112,30 +122,43 @@ class ModelOnDisk:
         path = self._state / "packs" / f"{chunk.digest.hex}.part{self._private}"
         return FileSink(chunk, self._open_own(path), 0, path=str(path), in_place=False)
 
-    def release(self, sink: FileSink) -> None:
+    def release(self, sink: FileSink | ArenaSink) -> None:
         if self._in_place.get(sink.chunk.digest) is sink:
             del self._in_place[sink.chunk.digest]
-        if not sink.in_place and sink.path.startswith(f"{self._state}/"):
+        if isinstance(sink, FileSink) and not sink.in_place and sink.path.startswith(f"{self._state}/"):
             Path(sink.path).unlink(missing_ok=True)
 
-    def settle(self, sink: FileSink) -> None:
+    def settle(self, sink: FileSink | ArenaSink) -> None:
         """Every placement of a checked chunk in place, then its bit. A chunk that is there already changes nothing."""
         digest = sink.chunk.digest
-        if self._index[digest] not in self._bits:
-            other = self._in_place.get(digest)
-            if other is not None and other is not sink:
-                other.revoked = True
-            places = self.manifest.placements[digest]
-            home = self._home(digest, places)
-            for place in places:
-                if not (sink.in_place and place == home):
-                    self._copy_out(sink.fd, sink.base, place)
-            if home is None:
-                os.replace(sink.path, self._pack(digest))
+        if self._index[digest] in self._bits:
+            return
+        other = self._in_place.get(digest)
+        if other is not None and other is not sink:
+            other.revoked = True
+        places = self.manifest.placements[digest]
+        home = self._home(digest, places)
+        home_path = str(self._pack(digest) if home is None else self._file(home.path))
+        in_memory = isinstance(sink, ArenaSink) and self._write_out(sink, home_path, home)
+        for place in places:
+            if place != home or not (sink.in_place or in_memory):
+                self._copy_out(sink.fd, sink.base, place)
+        if home is None and not in_memory:
+            os.replace(sink.path, home_path)
+        if not in_memory:
             start_writeback(sink.fd, sink.base, sink.chunk.size)
-            self._mark(sink.chunk, str(self._pack(digest) if home is None else self._file(home.path)))
-        self.release(sink)
-        sink.close()
+        self._mark(sink.chunk, home_path)
+
+    def _write_out(self, sink: ArenaSink, path: str, home: Placement | None) -> bool:
+        """From memory to the file, past the page cache where the file system allows."""
+        fd = self._open_own(Path(path))
+        try:
+            if home is not None and write_direct(sink.body(), home.file_offset, path):
+                return True
+            write_at(fd, sink.body(), 0 if home is None else home.file_offset, path)
+        finally:
+            os.close(fd)
+        return True
 
     def _mark(self, chunk: Chunk, path: str) -> None:
         with self._marks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bdn.errors import Corrupt, ShortRead
 from bdn.http.head import Head
-from bdn.http.wire import Write
+from bdn.http.wire import Landing, Write
 from bdn.ports import Sink
 
 
@@ -27,11 +27,17 @@ class WholeChunk:
             self._sink.restart()  # A second attempt on another connection starts over.
         return self._sink.write
 
+    def landing(self) -> Landing | None:
+        return self._sink if isinstance(self._sink, Landing) else None
+
 
 class Words:
     """A small body, returned whole."""
 
     def begin(self, head: Head) -> Write | None:
+        return None
+
+    def landing(self) -> Landing | None:
         return None
 
 
@@ -50,6 +56,9 @@ class Document:
             raise Corrupt(f"a document of {head.length} bytes, at most {self._bytes_max} expected", where=self._source)
         self.body.clear()
         return self._take
+
+    def landing(self) -> Landing | None:
+        return None
 
     def _take(self, piece: memoryview) -> None:
         self.body += piece

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 from bdn.errors import BdnError, SourceDown, SourceSilent
 from bdn.http.head import HEAD_BYTES_MAX, BadMessage, Head, parse_head
@@ -21,11 +21,24 @@ CONNECT_S = 3.0  # A dead node must not cost the time of a slow one.
 Write = Callable[[memoryview], None]
 
 
+@runtime_checkable
+class Landing(Protocol):
+    """A sink that the socket is read into directly: no buffer of ours between."""
+
+    def room(self) -> memoryview: ...
+
+    def filled(self, size: int) -> None: ...
+
+
+
 class Receiver(Protocol):
     """What wants a response's body."""
 
     def begin(self, head: Head) -> Write | None:
         """Where the body goes, or None to have it returned (bounded). Raises what makes the response unusable."""
+
+    def landing(self) -> Landing | None:
+        """After `begin`: where the body can go without a copy, if there is such a place."""
 
 
 class Wire(asyncio.BufferedProtocol):
@@ -43,6 +56,8 @@ class Wire(asyncio.BufferedProtocol):
         self._head: Head | None = None
         self._head_bytes = bytearray()
         self._write: Write | None = None
+        self._landing: Landing | None = None
+        self._landed = False
         self._words = bytearray()
         self._left = 0
         self._no_body = False
@@ -68,7 +83,7 @@ class Wire(asyncio.BufferedProtocol):
         """
         if self._transport is None or self._done is not None:
             raise SourceDown(self.name, "the connection is closed")
-        self._receiver, self._head, self._write = receiver, None, None
+        self._receiver, self._head, self._write, self._landing = receiver, None, None, None
         self._head_bytes, self._words = bytearray(), bytearray()
         self._no_body, self._answered = no_body, False
         self._moved_at = self._loop.time()
@@ -83,7 +98,7 @@ class Wire(asyncio.BufferedProtocol):
             raise
         finally:
             self._watcher.cancel()
-            self._done, self._receiver, self._write = None, None, None
+            self._done, self._receiver, self._write, self._landing = None, None, None, None
         self.used = True
         if not head.keep_alive:
             self.abort()
@@ -121,9 +136,17 @@ class Wire(asyncio.BufferedProtocol):
         self._fail(SourceDown(self.name, f"the connection was lost ({exc or 'closed by the other side'})"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        self._landed = self._landing is not None and self._left > 0
+        return self._landing.room() if self._landed and self._landing is not None else self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._landed and self._landing is not None and self._done is not None:
+            self._moved_at = self._loop.time()
+            self._landing.filled(nbytes)
+            self._left -= nbytes
+            if self._left == 0:
+                self._finish()
+            return
         if self._done is None or self._done.done():
             self.abort()  # Bytes that nobody asked for: what follows could not be told from an answer.
             return
@@ -176,6 +199,7 @@ class Wire(asyncio.BufferedProtocol):
         if self._write is None and length > WORDS_BYTES_MAX:
             raise BadMessage(f"status {head.status} with a body of {length} bytes")
         self._left = length
+        self._landing = self._receiver.landing() if self._write is not None else None
 
     def _take_body(self, view: memoryview) -> None:
         if len(view) > self._left:

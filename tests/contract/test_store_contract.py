@@ -15,15 +15,16 @@ from bdn.errors import ChunkCorrupt, ShortRead
 from bdn.manifest import Chunk
 from bdn.nvme import NvmeStore
 from bdn.ports import Store
+from bdn.sinks import SinkChoice
 from tests.bdn.models import Model, model
 
 Make = Callable[[], Store]
 
 
-@pytest.fixture(params=["nvme"])
+@pytest.fixture(params=[SinkChoice.BUFFERED, SinkChoice.DIRECT])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Makes a store; a second call after `close` opens the same one again."""
-    return lambda: NvmeStore(tmp_path / "cache")
+    return lambda: NvmeStore(tmp_path / "cache", write=request.param, arena_slots=3)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

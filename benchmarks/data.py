@@ -1,0 +1,64 @@
+"""Owns the benchmarks' models: seeded random bytes in files and, the same bytes, mirrored as an origin directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from bdn.mirror import MirrorPlan, mirror
+from bdn.origins.directory import DirectoryWriter
+from bdn.upstreams.directory import DirectoryUpstream
+from benchmarks.rounds import WORK
+
+NAME = "bench/model"
+
+
+@dataclass(frozen=True)
+class Seeded:
+    root: Path
+    """For a server: `bucket/` has the files, `origin/` the mirrored model."""
+    files: tuple[str, ...]
+    total_bytes: int
+
+
+def seeded(total_bytes: int, *, files: int = 1, seed: int = 7) -> Seeded:
+    """Made once and kept; a run with other parameters makes its own."""
+    root = WORK / f"data-{total_bytes}-{files}-{seed}"
+    marker = root / "complete.json"
+    if not marker.exists():
+        shutil.rmtree(root, ignore_errors=True)
+        (root / "bucket").mkdir(parents=True)
+        names = [f"model-{i:05}.safetensors" for i in range(files)]
+        for i, name in enumerate(names):
+            write_safetensors(root / "bucket" / name, total_bytes // files, seed + i)
+        asyncio.run(_mirror(root))
+        marker.write_text(json.dumps(names), encoding="utf-8")
+    names = json.loads(marker.read_text(encoding="utf-8"))
+    size = sum((root / "bucket" / n).stat().st_size for n in names)
+    return Seeded(root, tuple(names), size)
+
+
+def write_safetensors(path: Path, size: int, seed: int) -> None:
+    """Tensors of 64 MiB, as in a real checkpoint of that size, filled with bytes that nothing can compress."""
+    tensor, rng = 64 << 20, random.Random(seed)
+    sizes = [tensor] * (size // tensor) + ([size % tensor] if size % tensor else [])
+    header, at = {}, 0
+    for i, length in enumerate(sizes):
+        header[f"layers.{i}.weight"] = {"dtype": "U8", "shape": [length], "data_offsets": [at, at + length]}
+        at += length
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for length in sizes:
+            for done in range(0, length, 1 << 20):
+                file.write(rng.randbytes(min(1 << 20, length - done)))
+
+
+async def _mirror(root: Path) -> None:
+    upstream = DirectoryUpstream(root / "bucket")
+    await mirror(upstream, DirectoryWriter(root / "origin"), MirrorPlan(NAME))

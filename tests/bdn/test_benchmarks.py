@@ -1,0 +1,28 @@
+"""Every benchmark runs, and its last line is the one JSON object that scripts read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+OURS = ("origin_to_disk",)
+
+
+@pytest.mark.parametrize("workload", OURS)
+def test_a_smoke_run_ends_with_the_line_that_scripts_read(workload: str, tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / f"bench_{workload}.py"
+    command = [sys.executable, str(script), "--smoke", "--json", "--only", "ours"]
+    env = {**os.environ, "BDN_BENCH_DIR": str(tmp_path), "BDN_BENCH_NETNS": "no"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    line = json.loads(done.stdout.splitlines()[-1])
+    assert line["workload"] == workload
+    assert {"machine", "commit", "ours", "peers", "ratio_wall_to_best_peer", "ratio_cpu_to_best_peer"} <= set(line)
+    assert "failed" not in line["ours"], line["ours"]
+    assert line["ours"]["core_s_per_gb"] > 0 and line["ours"]["wall_s"] > 0 and line["ours"]["rss_mb"] > 0
