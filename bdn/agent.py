@@ -78,7 +78,9 @@ class Agent:
         self._origin: OpenOrigin | None = None
         where = self._origin_settings
         if where.origin:
-            self._origin = open_origin(where.origin, endpoint=where.endpoint, bearer=where.origin_token)
+            self._origin = open_origin(
+                where.origin, endpoint=where.endpoint, region=where.region, bearer=where.origin_token
+            )
             self._exit.push_async_callback(self._origin.close)
         peers = PeerClient()
         self._exit.push_async_callback(peers.close)

@@ -115,6 +115,7 @@ class OriginSettings:
 
     origin: str = setting("", "where mirrored models are: a directory, http(s)://… or s3://bucket/prefix", unit="URL")
     endpoint: str = setting("", "the S3 server behind an s3:// origin; empty means AWS", unit="URL")
+    region: str = setting("", "region of the s3:// origin; empty means what the AWS configuration says")
     origin_token: str = setting("", "bearer token for an http(s):// origin; never given as a flag", secret=True)
 
 

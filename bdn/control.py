@@ -194,7 +194,11 @@ async def _lines(request: web.Request) -> web.StreamResponse:
 
 
 async def _line(answer: web.StreamResponse, value: object) -> None:
-    await answer.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
+    try:
+        await answer.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
+    except ConnectionResetError:
+        # The client went away; the pull stays. Cancelled is how aiohttp ends a handler without a traceback in the log.
+        raise asyncio.CancelledError from None
 
 
 def _clear(path: Path) -> None:

@@ -54,6 +54,8 @@ class Story:
     warm: bool = True
     kill: bool = False
     origin: OriginSettings = field(default_factory=OriginSettings)
+    origin_bytes_per_s: float = 0.0
+    """What the embedded origin may send; 0 for no limit."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ class Demo:
         counter: OriginProcess | None = None
         if not where.origin:
             with self._phase("origin"):
-                counter = await OriginProcess.start(fleet, Path(stored), self._env)
+                counter = await OriginProcess.start(
+                    fleet, Path(stored), self._env, bytes_per_s=self._story.origin_bytes_per_s
+                )
             flags = ["--origin", counter.url]
         ref = f"{REF}:{TAG}@{first.manifest}"
         cold = await self._wave(fleet, "node", (), ref, flags, counter, self._story.speech, first.model_bytes)
@@ -128,7 +132,8 @@ class Demo:
 
     def _origin_flags(self) -> list[str]:
         o = self._story.origin
-        return ["--origin", o.origin, *(["--endpoint", o.endpoint] if o.endpoint else [])] if o.origin else []
+        given = (("--origin", o.origin), ("--endpoint", o.endpoint), ("--region", o.region))
+        return [word for flag, value in given if value for word in (flag, value)]
 
     async def _mirror_twice(self, model: Path, stored: str) -> tuple[MirrorResult, MirrorResult]:
         results = []
@@ -142,7 +147,7 @@ class Demo:
 
     async def _mirror(self, model: Path, stored: str, phase: str) -> MirrorResult:
         upstream = open_upstream(str(model), settings=MirrorSettings())
-        writer = open_writer(stored, endpoint=self._story.origin.endpoint)
+        writer = open_writer(stored, endpoint=self._story.origin.endpoint, region=self._story.origin.region)
         bar = self._outlet.bar(phase.replace("_", " "))
 
         def show(progress: MirrorProgress) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bdn.cli.console import Bars, table
 from bdn.cli.verb import Call
-from bdn.config import OriginSettings
+from bdn.config import OriginSettings, ServeSettings
 from bdn.demo import TEXT, Demo, Outlet, Story
 from bdn.errors import Usage
 from bdn.receipt import Receipt, Wave
@@ -23,7 +23,7 @@ bdn demo --text "Good morning." --json
 bdn demo --model ./a-model --no-speech --kill          # one's own directory; one node dies while it pulls
 bdn demo --origin s3://bucket/prefix --endpoint http://127.0.0.1:8333
 """
-GROUPS = (OriginSettings,)
+GROUPS = (OriginSettings, ServeSettings)
 NODES_MAX = 32  # Each is a process of some 60 MB; beyond that a machine measures its own scheduler.
 
 
@@ -47,6 +47,7 @@ def run(call: Call) -> int:
     story = Story(
         Path(args.work).absolute(), args.nodes, args.text, args.model and str(Path(args.model).absolute()),
         speech=not args.no_speech, warm=not args.no_warm, kill=args.kill, origin=call.settings(OriginSettings),
+        origin_bytes_per_s=call.settings(ServeSettings).origin_bytes_per_s,
     )  # fmt: skip
     with call.console.bars() as bars:
         demo = Demo(story, Outlet(call.console.say, lambda label: _bar(bars, label)), call.env)

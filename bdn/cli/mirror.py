@@ -67,7 +67,7 @@ async def _one(call: Call, spec: ModelSpec) -> MirrorResult:
     settings, where = call.settings(MirrorSettings), need_origin(call.settings(OriginSettings))
     upstream = open_upstream(spec.source, revision=spec.revision, settings=settings)
     try:
-        writer = open_writer(where.origin, endpoint=where.endpoint)
+        writer = open_writer(where.origin, endpoint=where.endpoint, region=where.region)
         try:
             plan = MirrorPlan(
                 spec.name, spec.tag, spec.allow, spec.ignore, uploads=settings.mirror_uploads,

@@ -23,7 +23,8 @@ def with_origin(call: Call, work: Callable[[OpenOrigin], Awaitable[Result]]) -> 
     settings = need_origin(call.settings(OriginSettings))
 
     async def run() -> Result:
-        origin = open_origin(settings.origin, endpoint=settings.endpoint, bearer=settings.origin_token)
+        s = settings
+        origin = open_origin(s.origin, endpoint=s.endpoint, region=s.region, bearer=s.origin_token)
         try:
             return await work(origin)
         finally:

@@ -24,7 +24,8 @@ HOPS_MAX = 16
 DIGESTS_MAX = 100_000
 _CHUNK = "/v1/chunks/"
 _TELL = "/v1/tell/"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+# Members from DNS are named by their address, as in 10.0.0.7:7411 or [fd00::7]:7411.
+_NAME = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,252}")
 _NUMBER = re.compile(r"[0-9]{1,4}")
 LETTERS = {Holding.HAVE: b"h", Holding.FETCHING: b"f", Holding.LACKS: b"l"}
 log = logging.getLogger(__name__)

@@ -204,11 +204,14 @@ async def _verify_other(socket: Path) -> None:
         await client.verify(Digest.of(b"other"))
 
 
-def test_four_nodes_asked_at_once_read_the_origin_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_address", [False, True])
+def test_four_nodes_asked_at_once_read_the_origin_once(tmp_path: Path, by_address: bool) -> None:
+    """Named by a person, or by their addresses as members from DNS are."""
     m = model(big_bytes=4_000_000)
     origin = at_origin(tmp_path / "origin", m)
-    names = ["n1", "n2", "n3", "n4"]
-    ports = dict(zip(names, free_ports(4), strict=True))
+    free = free_ports(4)
+    names = [f"127.0.0.1:{p}" for p in free] if by_address else ["n1", "n2", "n3", "n4"]
+    ports = dict(zip(names, free, strict=True))
     peers = tuple(f"{n}=127.0.0.1:{p}" for n, p in ports.items())
     async def all_at_once(sockets: list[Path]) -> None:
         async def one(socket: Path) -> None:
