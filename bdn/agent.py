@@ -86,6 +86,7 @@ class Agent:
         self._exit.push_async_callback(peers.close)
         limits = _limits(s)
         self._resolver = Resolver(s.node_name, self._store, peers, self._origin, self._views, clock, limits=limits)
+        self._exit.callback(self._resolver.close)
         for digest in self._store.models():
             self._resolver.join(self._store.manifest(digest), OriginUse(s.origin_use))
         self._metrics = Metrics(self._snapshot)
@@ -214,5 +215,5 @@ def _limits(s: AgentSettings) -> Limits:
     return Limits(
         stall_s=s.stall_s, patience_s=s.patience_s, origin_patience_s=s.origin_patience_s,
         origin_concurrency=s.origin_concurrency, in_flight_chunks=s.in_flight_chunks,
-        in_flight_bytes=s.in_flight_bytes, uploads=s.uploads,
+        in_flight_bytes=s.in_flight_bytes, uploads=s.uploads, settle_s=s.settle_s,
     )  # fmt: skip

@@ -19,7 +19,9 @@ from typing import Any, TypeVar, cast
 import yaml
 
 from bdn.errors import Invalid, Usage
+from bdn.policy import Limits
 
+_LIMITS = Limits()
 _PREFIX = "BDN_"
 # Set by us for others, or read before any group is built; a `bdn` that runs under `bdn run` must not trip over them.
 _NOT_SETTINGS = frozenset({"BDN_CONFIG", "BDN_MODEL_DIR"})
@@ -153,23 +155,43 @@ class AgentSettings:
         choices=("prefer", "require", "forbid"),
     )  # fmt: skip
     stall_s: float = setting(
-        15.0, "a source that sends nothing for so long, not even word that it waits, is left for the next",
+        _LIMITS.stall_s, "a source that sends nothing for so long, not even word that it waits, is left for the next",
         unit="seconds", low=0.1, high=600,
     )  # fmt: skip
     patience_s: float = setting(
-        900.0, "how long one chunk may stay unserved before its pull fails", unit="seconds", low=1, high=86400
+        _LIMITS.patience_s,
+        "how long one chunk may stay unserved before its pull fails",
+        unit="seconds",
+        low=1,
+        high=86400,
     )
     origin_patience_s: float = setting(
-        60.0, "how long an origin that is down or throttling is retried", unit="seconds", low=0, high=86400
+        _LIMITS.origin_patience_s,
+        "how long an origin that is down or throttling is retried",
+        unit="seconds",
+        low=0,
+        high=86400,
     )
-    origin_concurrency: int = setting(8, "chunks in flight from the origin", unit="chunks", low=1, high=256)
-    in_flight_chunks: int = setting(16, "chunks in flight from peers, of one pull", unit="chunks", low=1, high=1024)
+    origin_concurrency: int = setting(
+        _LIMITS.origin_concurrency, "chunks in flight from the origin", unit="chunks", low=1, high=256
+    )
+    in_flight_chunks: int = setting(
+        _LIMITS.in_flight_chunks, "chunks in flight from peers, of all pulls together", unit="chunks", low=1, high=1024
+    )
     in_flight_bytes: int = setting(
-        512 << 20, "bytes in flight of all pulls together", unit="bytes", low=1 << 20, high=64 << 30
+        _LIMITS.in_flight_bytes, "bytes in flight of all pulls together", unit="bytes", low=1 << 20, high=64 << 30
     )
     uploads: int = setting(
-        8, "chunks sent to peers at once; beyond it they are told who else has them", unit="chunks", low=1, high=1024
+        _LIMITS.uploads,
+        "chunks sent to peers at once; beyond it they are told who else has them",
+        unit="chunks",
+        low=1,
+        high=1024,
     )
+    settle_s: float = setting(
+        _LIMITS.settle_s, "after its start a node reads the origin for nobody until its view of the members is this "
+        "old: 0 for a list, 30 for DNS", unit="seconds", low=0, high=600,
+    )  # fmt: skip
     upload_bytes_per_s: float = setting(
         0.0, "upload cap over all peers; 0 for none", unit="bytes/second", low=0, high=1e12
     )

@@ -42,10 +42,18 @@ code{font-family:ui-monospace,monospace;font-size:.85em;overflow-wrap:anywhere}
 """
 
 
+# Two markers, since not every browser colours a marker by its line.
+_ARROWS = "<defs>" + "".join(
+    f'<marker id="to{kind}" viewBox="0 0 8 8" refX="5" refY="4" markerWidth="9" markerHeight="9" orient="auto" '
+    f'markerUnits="userSpaceOnUse"><path d="M0 0L8 4L0 8Z" fill="var(--{kind})"/></marker>'
+    for kind in ("origin", "peer")
+) + "</defs>"  # fmt: skip
+
+
 def page(receipt: Receipt) -> str:
     """The whole document."""
     r = receipt
-    title = f"{r.model['ref']}: one copy from the origin, {len(r.cold.nodes)} nodes"
+    title = f"{r.model['ref']} onto {len(r.cold.nodes)} nodes"
     facts = " · ".join(str(f) for f in (r.machine["date"], r.machine["machine"], r.model["about"]))
     parts = [
         f"<h1>{escape(title)}</h1>",
@@ -103,6 +111,7 @@ def _flows(wave: Wave) -> str:
     label = f"{size_text(wave.bytes_by_tier['origin'])} came from the origin; the table lists every flow."
     return (
         f'<figure><svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-label="{escape(label)}">'
+        + _ARROWS
         + "".join(lines + boxes)
         + "</svg>"
         + _key([("--origin", "from the origin"), ("--peer", "between nodes")])
@@ -133,7 +142,7 @@ def _flow(
     words = f"{source} to {node}: {size_text(size)}"
     return (
         f'<path d="{path}" fill="none" stroke="var({colour})" stroke-width="{width:.1f}" stroke-opacity=".65" '
-        f'stroke-linecap="round"><title>{escape(words)}</title></path>'
+        f'stroke-linecap="round" marker-end="url(#to{colour[2:]})"><title>{escape(words)}</title></path>'
     )
 
 
