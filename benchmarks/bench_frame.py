@@ -45,7 +45,9 @@ def ours(directory: Path, args: argparse.Namespace) -> tuple[Callable[[], None],
         )
     )  # fmt: skip
     lane = engine.open(StreamSpec(temp=0.6, text_temp=0.6, seed=1))
-    engine.feed(lane, [Entry((5 + n % 200, 6), str(n), 2) for n in range(args.frames)])
+    # A word a step at most, and the lead: text enough for every frame, whatever the model asks for.
+    steps = engine.first_frame_step + WARMUP + max(args.frames, TURN) + engine.lookahead_words + 1
+    engine.feed(lane, [Entry((5 + n % 200, 6), str(n), 2) for n in range(steps)])
     leads = []
     while engine.state(lane) is LaneState.LEAD:
         began = time.process_time()
