@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from runtime import model_config as configs
-from runtime import phonemes, weights
+from runtime import phonemes, weight_ring, weights
 from runtime.cloning import clip_prompts
 from runtime.config import ModelSettings
 from runtime.engine import SpeechEngine, Trace
@@ -73,11 +73,11 @@ def load(
         raise CheckpointInvalid("codebooks", f"must lie between 2 and {config.dep_q}, is {codebooks}")
     chosen_rules(text_rules)  # a wrong name fails here, not at the first stream
     where = torch.device(device)
-    tensors = weights.read(directory / config.model_file)
+    tensors = _tensors(directory / config.model_file, where)
     weights.check(tensors, layout.expected(config), config.model_file, values=check_values)
     model = layout.assemble(config, tensors, dtype=DTYPES[dtype], device=where, codebooks=codebooks)
     codec = load_codec(
-        weights.read(directory / config.codec_file), codec_config(directory, config),
+        _tensors(directory / config.codec_file, where), codec_config(directory, config),
         n_q=model.depth.codebooks, device=where,
     )  # fmt: skip
     encode = _read_as(directory, config, _tokenizer(directory / config.tokenizer_file))
@@ -128,6 +128,11 @@ def _read_as(directory: Path, config: ModelConfig, encode: Callable[[str], list[
     except (OSError, ValueError) as why:
         raise CheckpointInvalid(str(path), f"is not a readable lexicon: {why}") from None
     return lambda text: encode(phonemizer.text(text))
+
+
+def _tensors(path: Path, where: torch.device) -> dict[str, torch.Tensor]:
+    """A file's tensors: mapped for the CPU, through the pinned ring for a device."""
+    return weights.read(path) if where.type == "cpu" else weight_ring.read_to(path, where)
 
 
 def _tokenizer(path: Path) -> Callable[[str], list[int]]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.audio import StreamEncoder, encoder, format_of_path
+from runtime.audio_silence import end_ramp
 from runtime.audio_times import WordTime, times_json, times_srt
 from runtime.cli import Call
 from runtime.config import ModelSettings, SpeechSettings
@@ -103,6 +104,7 @@ class Record:
     tokens: list[int] = field(default_factory=list)
     codes: list[NDArray[np.int64]] = field(default_factory=list)
     samples: int = 0
+    last_sample: float = 0.0
     first_sound_s: float | None = None
     keeps_frames: bool = False
 
@@ -132,6 +134,9 @@ def run(call: Call) -> int:
         began = time.perf_counter()
         for frame in speak(engine, spec_of(speech), _pieces(args)):
             _take(frame, record, sinks, began)
+        ramp = end_ramp(record.last_sample, engine.sample_rate)  # a voice cut in mid-sound must not end in a click
+        for sink in sinks if len(ramp) else ():
+            sink.write(ramp)
     took_s = time.perf_counter() - began
     clock["ended"] = clock["loaded"] + took_s
     clock["first_sound"] = clock["loaded"] + (took_s if record.first_sound_s is None else record.first_sound_s)
@@ -209,6 +214,7 @@ def _take(frame: FrameOut, record: Record, sinks: list[Sink], began: float) -> N
     if record.first_sound_s is None:
         record.first_sound_s = time.perf_counter() - began
     record.samples += len(frame.pcm)
+    record.last_sample = float(frame.pcm[-1])
     if record.keeps_frames:
         record.frames.append(frame.pcm)
     for sink in sinks:
