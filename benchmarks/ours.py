@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import sys
+import time
+import uuid
 from pathlib import Path
 
 import uvloop
@@ -12,17 +16,23 @@ import bdn.arena
 import bdn.nvme
 import bdn.sinks
 from bdn.clock import LoopClock
-from bdn.delivery import Delivery
+from bdn.delivery import Delivered, Delivery
 from bdn.digest import Digest
 from bdn.http.client import PeerClient
+from bdn.http.peer import PeerServer
+from bdn.http.server import ServerLimits
 from bdn.manifest import DOCUMENT_BYTES_MAX, Manifest, parse
+from bdn.membership.static import static_members
 from bdn.membership.views import Views
+from bdn.mirror import MirrorPlan, mirror
 from bdn.nvme import NvmeStore
-from bdn.origins.open import OpenOrigin, open_origin
+from bdn.origins.open import OpenOrigin, open_origin, open_writer
 from bdn.policy import Limits
+from bdn.ports import Tier
 from bdn.resolver import Resolver
 from bdn.roster import Node
 from bdn.sinks import SinkChoice
+from bdn.upstreams.directory import DirectoryUpstream
 from bdn.window import Window
 from benchmarks.data import NAME
 from benchmarks.rounds import own_use
@@ -38,29 +48,75 @@ class _Nothing:
         return Digest(bytes(32))
 
 
-async def read_manifest(origin: OpenOrigin) -> Manifest:
-    root = await origin.read_document(await origin.read_tag(NAME, "latest"), bytes_max=DOCUMENT_BYTES_MAX)
+async def read_manifest(origin: OpenOrigin, tag: str) -> Manifest:
+    root = await origin.read_document(await origin.read_tag(NAME, tag), bytes_max=DOCUMENT_BYTES_MAX)
     wanted = [Digest.from_hex(f["list"]) for f in json.loads(root)["files"] if "list" in f]
     lists = {d: await origin.read_document(d, bytes_max=DOCUMENT_BYTES_MAX) for d in wanted}
     return parse(root, lists.__getitem__)
 
 
-async def pull(url: str, directory: Path, *, in_flight: int, unverified: bool, write: SinkChoice) -> None:
-    if unverified:
-        bdn.sinks.Hasher = bdn.arena.Hasher = _Nothing  # type: ignore[assignment,misc]
-        bdn.nvme.NvmeStore._right = staticmethod(lambda sink: True)  # type: ignore[assignment]
-        Resolver._check = lambda self, chunk, sink, source: None  # type: ignore[method-assign]
-    with own_use() as report:
-        store, origin, peers = NvmeStore(directory / "store", write=write), open_origin(url), PeerClient()
-        manifest = await read_manifest(origin)
-        limits = Limits(origin_concurrency=in_flight)
-        members = Views((Node("me", "127.0.0.1", 1),))
-        resolver = Resolver("me", store, peers, origin, members, LoopClock(), limits=limits)
+def forget_digests() -> None:
+    bdn.sinks.Hasher = bdn.arena.Hasher = _Nothing  # type: ignore[assignment,misc]
+    bdn.nvme.NvmeStore._right = staticmethod(lambda sink: True)  # type: ignore[assignment]
+    Resolver._check = lambda self, chunk, sink, source: None  # type: ignore[method-assign]
+
+
+async def pull(args: argparse.Namespace) -> None:
+    """One node. With --peer every chunk comes from that node; with --have another model is on its disk already."""
+    if args.unverified:
+        forget_digests()
+    store, origin, peers = NvmeStore(args.directory / "store", write=args.write), open_origin(args.url), PeerClient()
+    others = (Node("peer", "127.0.0.1", args.peer),) if args.peer else (Node("me", "127.0.0.1", 1),)
+    limits = Limits(origin_concurrency=args.in_flight, in_flight_chunks=args.in_flight)
+    resolver = Resolver("me", store, peers, origin, Views(others), LoopClock(), limits=limits)
+
+    async def deliver(tag: str) -> Delivered:
+        manifest = await read_manifest(origin, tag)
         window = Window(slots=limits.in_flight_chunks, bytes_max=limits.in_flight_bytes)
-        delivered = await Delivery(manifest, resolver, window, LoopClock()).run()
-        report["seconds_to_published"] = delivered.seconds
-        await origin.close()
+        return await Delivery(manifest, resolver, window, LoopClock()).run()
+
+    if args.have:
+        await deliver(args.have)
+    with own_use() as report:
+        delivered = await deliver(args.tag)
+        moved = delivered.ledger.bytes_by_tier
+        report["moved_gb"] = (moved[Tier.ORIGIN] + moved[Tier.PEER]) / 1e9
+    await origin.close()
+    await peers.close()
     store.close()
+
+
+async def agent(args: argparse.Namespace) -> None:
+    """One of several: serves the others while it pulls, and until its standard input ends."""
+    members = static_members(args.peers.split(","))
+    mine = members.roster.get(args.name)
+    assert mine is not None
+    store, origin, peers = NvmeStore(args.directory / args.name, write=args.write), open_origin(args.url), PeerClient()
+    limits = Limits()
+    alone = Views((mine,)) if args.alone else members
+    resolver = Resolver(args.name, store, peers, origin, alone, LoopClock(), limits=limits)
+    server = PeerServer(resolver, store, ServerLimits())
+    await server.start("127.0.0.1", mine.port)
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    wall, cpu = time.perf_counter(), time.process_time()
+    manifest = await read_manifest(origin, args.tag)
+    window = Window(slots=limits.in_flight_chunks, bytes_max=limits.in_flight_bytes)
+    delivered = await Delivery(manifest, resolver, window, LoopClock()).run()
+    origin_bytes = delivered.ledger.read_from(Tier.ORIGIN)
+    print(json.dumps({"wall_s": time.perf_counter() - wall, "origin_bytes": origin_bytes}), flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    print(json.dumps({"cpu_s": time.process_time() - cpu}), flush=True)
+    await server.stop()
+    store.close()
+
+
+async def mirrored(args: argparse.Namespace) -> None:
+    writer = open_writer(args.destination, endpoint=args.endpoint)
+    with own_use() as report:
+        result = await mirror(DirectoryUpstream(args.source), writer, MirrorPlan(NAME, tag=uuid.uuid4().hex))
+        report["uploaded_gb"] = result.bytes_uploaded / 1e9
+    await writer.close()
 
 
 def main() -> None:
@@ -71,9 +127,23 @@ def main() -> None:
     one.add_argument("directory", type=Path)
     one.add_argument("--in-flight", type=int, default=8)
     one.add_argument("--unverified", action="store_true")
-    one.add_argument("--write", type=SinkChoice, default=SinkChoice.AUTO)
+    one.add_argument("--peer", type=int, default=0)
+    one.add_argument("--have", default="")
+    node = verbs.add_parser("agent")
+    node.add_argument("url")
+    node.add_argument("directory", type=Path)
+    node.add_argument("name")
+    node.add_argument("peers")
+    node.add_argument("--alone", action="store_true")
+    for verb in (one, node):
+        verb.add_argument("--tag", default="latest")
+        verb.add_argument("--write", type=SinkChoice, default=SinkChoice.AUTO)
+    push = verbs.add_parser("mirror")
+    push.add_argument("source", type=Path)
+    push.add_argument("destination")
+    push.add_argument("--endpoint", default="")
     args = parser.parse_args()
-    uvloop.run(pull(args.url, args.directory, in_flight=args.in_flight, unverified=args.unverified, write=args.write))
+    uvloop.run({"pull": pull, "agent": agent, "mirror": mirrored}[args.verb](args))
 
 
 if __name__ == "__main__":

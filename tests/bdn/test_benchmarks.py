@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-OURS = ("origin_to_disk",)
+OURS = ("origin_to_disk", "peer_to_disk", "serve", "small_files", "delta", "swarm")
 
 
 @pytest.mark.parametrize("workload", OURS)

@@ -1,0 +1,53 @@
+"""small_files: 5,000 files of 0.2 to 100 KB; packed into a few chunks here, fetched one by one there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bdn.mirror import MirrorPlan, mirror
+from bdn.origins.directory import DirectoryWriter
+from bdn.upstreams.directory import DirectoryUpstream
+from benchmarks.data import NAME
+from benchmarks.peers import downloaders, ours
+from benchmarks.rounds import WORK, Contestant, arguments, chosen, finish, in_own_network, run_rounds
+from benchmarks.servers import nginx
+
+
+def make(count: int, seed: int) -> tuple[Path, list[str], int]:
+    root, rng = WORK / f"small-{count}-{seed}", random.Random(seed)
+    names = [f"part-{i % 50:02}-{i:05}.json" for i in range(count)]
+    sizes = [int(200 * 500 ** rng.random()) for _ in names]
+    if not (root / "origin" / "tags").exists():
+        (root / "bucket").mkdir(parents=True, exist_ok=True)
+        for name, size in zip(names, sizes, strict=True):
+            (root / "bucket" / name).write_bytes(rng.randbytes(size))
+        asyncio.run(mirror(DirectoryUpstream(root / "bucket"), DirectoryWriter(root / "origin"), MirrorPlan(NAME)))
+    return root, names, sum(sizes)
+
+
+def main() -> None:
+    args = arguments(__doc__ or "").parse_args()
+    in_own_network()
+    WORK.mkdir(parents=True, exist_ok=True)
+    root, names, total = make(200 if args.smoke else 5000, 3)
+    with nginx(root) as server:
+        contestants = [ours(f"{server.url}/origin"), *downloaders(server.url, names, one_by_one=True)]
+
+        def check(contestant: Contestant, out: Path) -> str:
+            found = [p.stat().st_size for p in out.rglob("part-*.json")]
+            return "" if (len(found), sum(found)) == (len(names), total) else f"{len(found)} files, {sum(found)} bytes"
+
+        results = run_rounds(
+            chosen(contestants, args.only), rounds=1 if args.smoke else args.rounds, seed=args.seed,
+            server_pids=server.pids, check=check,
+        )  # fmt: skip
+    finish("small_files", results, total / 1e9, args, files=len(names))
+
+
+if __name__ == "__main__":
+    main()
