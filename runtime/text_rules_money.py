@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 
 from runtime.text_lang import Language, Money
 from runtime.text_numbers import Number, cardinal, digits, ordinal, roman, year
@@ -96,6 +97,13 @@ def _scientific(core: str, lang: Language) -> str | None:
     return f"{lang.numbers.words(base)} {lang.symbols['^']} {lang.numbers.words(power)}"
 
 
+@cache
+def _price(signs: tuple[str, ...]) -> re.Pattern[str]:
+    """A price in one token: sign, number, magnitude, in either order."""
+    sign = "|".join(re.escape(s) for s in sorted(signs, key=len, reverse=True))
+    return re.compile(rf"(?i)([-–+]?)({sign})?([-+–]?[\d.,]*\d)?([a-z]{{1,2}})?({sign})?")
+
+
 def currency(w: Window, lang: Language) -> Reading | None:
     """$5.50, € 20, 20 €, 5 USD, £3m, $1.2 billion; a sign apart from its number is looked for one token on."""
     first = w.first
@@ -103,8 +111,7 @@ def currency(w: Window, lang: Language) -> Reading | None:
         price = currency(Window([replace(first, core=match[1])], final=True), lang) if lang.per else None
         below = (lang.units.get(match[2]) or (match[2],))[0]
         return Reading(1, f"{price.spoken} {lang.per} {below}") if price else None
-    signs = "|".join(re.escape(s) for s in sorted(lang.money, key=len, reverse=True))
-    match = re.fullmatch(rf"(?i)([-–+]?)({signs})?([-+–]?[\d.,]*\d)?([a-z]{{1,2}})?({signs})?", first.core)
+    match = _price(tuple(lang.money)).fullmatch(first.core)
     if not match or not (match[2] or match[3]):
         return None
     sign = (match[2] or match[5] or "").lower()

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runtime.admission import Priority
+from runtime.errors import NameUnknown
 from runtime.port import StreamSpec
+from runtime.text_rules import chosen_rules
 
 # Bounds on what one message may make the server hold; far above what any client sends.
 TEXT_CHARS_MAX = 65_536
 NAME_CHARS_MAX = 256
+RULE_NAMES_MAX = 100
 
 
 class WireError(Exception):
@@ -235,7 +238,24 @@ def spec_of(obj: Mapping[str, object], *, speed: float | None = None) -> StreamS
         padding_bonus=bonus,
         max_padding=get_int(obj, "max_padding", 1, 1_000),
         padding_between=_between(obj),
+        text_rules=_text_rules(obj),
     )
+
+
+def _text_rules(obj: Mapping[str, object]) -> tuple[str, ...] | None:
+    """`rewrite_rules`: names or languages, as a list or in one string with commas; absent: the server's own."""
+    value = obj.get("rewrite_rules")
+    if value is None:
+        return None
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list) or len(names) > RULE_NAMES_MAX or not all(isinstance(n, str) for n in names):
+        raise WireError("invalid", f"rewrite_rules must be at most {RULE_NAMES_MAX} names")
+    rules = tuple(name.strip() for name in names if name.strip())
+    try:
+        chosen_rules(rules)
+    except NameUnknown as why:
+        raise WireError("invalid", str(why)) from None
+    return rules
 
 
 def _between(obj: Mapping[str, object]) -> int:

@@ -29,6 +29,7 @@ from runtime.serve.wire import (
     WireError,
     Word,
     close_code,
+    spec_of,
 )
 
 G, N = gradium.GradiumWire(), native.NativeWire()
@@ -146,3 +147,16 @@ def test_openai_names_map_to_ours_always_alike_and_never_hide_ours() -> None:
 def test_openai_input_is_bounded() -> None:
     with pytest.raises(WireError, match="4096"):
         openai.parse_speech({"input": "x" * 5000})
+
+
+@pytest.mark.parametrize("value", [["TimeEn", "fr"], "TimeEn, fr"])
+def test_rewrite_rules_are_names_in_order(value: object) -> None:
+    assert spec_of({"rewrite_rules": value}).text_rules == ("TimeEn", "fr")
+    assert spec_of({"rewrite_rules": []}).text_rules == ()
+    assert spec_of({}).text_rules is None
+
+
+@pytest.mark.parametrize("value", [5, ["TimeEn", 5], "TimeXx", ["en"] * 101])
+def test_a_wrong_rewrite_rule_is_refused_with_a_reason(value: object) -> None:
+    with pytest.raises(WireError, match="rewrite"):
+        spec_of({"rewrite_rules": value})
