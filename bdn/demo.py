@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import fcntl
-import importlib.util
 import json
 import os
 import platform
@@ -39,6 +38,7 @@ from bdn.rollout import Member, Wave, account, make_members
 from bdn.upstreams import open_upstream
 
 REF, TAG = "demo-voice", "latest"
+VOICE = Path(__file__).resolve().parents[1] / "voices" / "demo"  # In a checkout; an installed package has none.
 TEXT = "Every node read its weights once, and nobody had to wait for the others."
 
 
@@ -118,11 +118,8 @@ class Demo:
         if self._story.model:
             path = Path(self._story.model)
             return path, f"the directory {path.name}"
-        runtime = importlib.util.find_spec("runtime")
-        home = Path(next(iter((runtime and runtime.submodule_search_locations) or [""])))
-        voice = home / "voices" / "demo"
-        if (voice / "config.json").is_file():
-            return voice, "the demo voice: a small model trained for this repository"
+        if (VOICE / "config.json").is_file():
+            return VOICE, "the demo voice, a small model trained for this repository"
         self._outlet.say("there is no trained demo voice yet: a seeded random checkpoint speaks noise, not words")
         target = self._run_dir / "checkpoint"
         argv = [sys.executable, "-m", "runtime.cli", "make-checkpoint", str(target), "--seed", "1", "--quiet"]
