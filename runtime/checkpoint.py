@@ -19,7 +19,7 @@ from runtime.cloning import clip_prompts
 from runtime.config import ModelSettings
 from runtime.engine import SpeechEngine, Trace
 from runtime.entries import EntryMaker, PlainFeed
-from runtime.errors import CheckpointInvalid, NameUnknown
+from runtime.errors import CheckpointInvalid, NameUnknown, SpecInvalid
 from runtime.graphs import CapturedStep, CompiledStep, EagerStep, MakeRunner
 from runtime.model import layout
 from runtime.model.codec import Codec, load_codec
@@ -32,7 +32,7 @@ from runtime.text_rules import chosen_rules
 from runtime.voices import Voices
 
 RUNNERS: dict[str, MakeRunner] = {"eager": EagerStep, "compiled": CompiledStep, "captured": CapturedStep}
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.bfloat16}  # int8: of the weights alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,13 @@ def load(
         raise CheckpointInvalid("codebooks", f"must lie between 2 and {config.dep_q}, is {codebooks}")
     chosen_rules(text_rules)  # a wrong name fails here, not at the first stream
     where = torch.device(device)
+    if dtype == "int8" and where.type != "cpu":
+        raise SpecInvalid("dtype", "int8 is for processors only; use bfloat16")
     tensors = _tensors(directory / config.model_file, where)
     weights.check(tensors, layout.expected(config), config.model_file, values=check_values)
-    model = layout.assemble(config, tensors, dtype=DTYPES[dtype], device=where, codebooks=codebooks)
+    model = layout.assemble(
+        config, tensors, dtype=DTYPES[dtype], device=where, codebooks=codebooks, int8=dtype == "int8"
+    )
     codec = load_codec(
         _tensors(directory / config.codec_file, where), codec_config(directory, config),
         n_q=model.depth.codebooks, device=where,

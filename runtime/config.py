@@ -100,7 +100,7 @@ class ModelSettings:
 
     model: Path = setting(Path("model"), "directory of the checkpoint", unit="path")  # noqa: RUF009 - a field
     device: str = setting("cpu", "where the model runs: cpu, cuda or cuda:N")
-    dtype: str = setting("float32", "what the model computes in", choices=("float32", "bfloat16"))
+    dtype: str = setting("float32", "what the model computes in", choices=("float32", "bfloat16", "int8"))
     threads: int = setting(1, "processor threads of one step; more than cores are slower", low=1, high=256)
     codebooks: int = setting(
         0, "codes spoken a frame, coarse first; fewer are quicker and duller; 0 means all", unit="codes", low=0, high=64

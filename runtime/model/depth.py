@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.model.layers import GatedMlp, attend, project_add, rms_norm
+from runtime.model.layers import GatedMlp, Matrix, attend, linear, project_add, rms_norm
 
 # Takes the codebook's index and its logits [B, V]; gives its tokens [B].
 Choose = Callable[[int, Tensor], Tensor]
@@ -24,8 +24,8 @@ Choose = Callable[[int, Tensor], Tensor]
 class DepthWeights:
     """One layer's matrices for one weight set, sliced once at load."""
 
-    w_qkv: Tensor  # [3 D, D]
-    w_out: Tensor  # [D, D]
+    w_qkv: Matrix  # [3 D, D]
+    w_out: Matrix  # [D, D]
     mlp: GatedMlp
 
 
@@ -47,11 +47,11 @@ class Depth:
     def __init__(
         self,
         layers: Sequence[DepthLayer],
-        w_in: Tensor,
+        w_in: Matrix,
         schedule: Sequence[int],
         text_table: Tensor,
         tables: Sequence[Tensor],
-        w_logits: Sequence[Tensor],
+        w_logits: Sequence[Matrix],
         *,
         heads: int,
     ) -> None:
@@ -70,7 +70,7 @@ class Depth:
 
         With `guided`, rows alternate (own, null) and `choose` gets the logits of both, [R, V].
         """
-        inputs = F.linear(summary, self.w_in).view(summary.shape[0], -1, self.dim)
+        inputs = linear(summary, self.w_in).view(summary.shape[0], -1, self.dim)
         token_in = F.embedding(text_rows, self.text_table).sum(dim=1)
         pasts: list[list[Tensor]] = [[] for _ in self.layers]
         codes: list[Tensor] = []
@@ -78,7 +78,7 @@ class Depth:
             x = inputs[:, self.schedule[k]] + token_in
             for layer, past in zip(self.layers, pasts, strict=True):
                 x = self._layer(x, layer, layer.sets[k], past)
-            code = choose(k, F.linear(x, self.w_logits[k]))
+            code = choose(k, linear(x, self.w_logits[k]))
             codes.append(code)
             if k + 1 < self.codebooks:
                 token_in = F.embedding(code, self.tables[k])
@@ -86,7 +86,7 @@ class Depth:
         return torch.stack(codes, dim=1)
 
     def _layer(self, x: Tensor, layer: DepthLayer, weights: DepthWeights, past: list[Tensor]) -> Tensor:
-        qkv = F.linear(rms_norm(x, layer.norm1), weights.w_qkv).view(x.shape[0], 3, self.heads, -1)
+        qkv = linear(rms_norm(x, layer.norm1), weights.w_qkv).view(x.shape[0], 3, self.heads, -1)
         past.append(qkv)
         if len(past) == 1:
             mixed = qkv[:, 2].flatten(1)  # a single position attends to itself alone

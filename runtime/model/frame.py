@@ -15,7 +15,7 @@ from runtime.lanes import INTS_BEFORE_FORCED, NOT_FORCED, NOTHING, LaneTensors
 from runtime.model.codec import Codec
 from runtime.model.depth import each_way
 from runtime.model.layout import SpeechModel
-from runtime.model.sampling import likeliest, sample
+from runtime.model.sampling import Temperature, likeliest, sample
 from runtime.wordfeed import NEW_WORD, PAD
 
 
@@ -66,7 +66,7 @@ class FrameStep:
         # Guidance never touches the text: the null rows do not hear it.
         logits = text_logits[:: s.ways].float()
         logits[:, PAD] += s.bonus[:, 0]
-        chosen = likeliest(logits) if greedy else sample(logits, s.text_temp, s.noise_text)
+        chosen = likeliest(logits) if greedy else sample(logits, Temperature(s.text_temp), s.noise_text)
         asked = chosen == NEW_WORD
         token = torch.where(asked, s.ints[:, 2], s.ints[:, 1])
         if probe is not None:
@@ -118,13 +118,15 @@ class FrameStep:
         rows = self._text_rows(first, second, 0, depth.text_table.shape[0] - 1)
         rows = each_way(rows, s.ways)
 
+        temp = Temperature(s.temp)
+
         def choose(k: int, logits: Tensor) -> Tensor:
             if s.ways > 1:
                 own, null = logits[::2], logits[1::2]
                 logits = null + (own - null) * s.guidance
             if probe is not None and probe.depth_logits is not None:
                 probe.depth_logits.append(logits)
-            return likeliest(logits) if greedy else sample(logits, s.temp, s.noise_audio[:, k])
+            return likeliest(logits) if greedy else sample(logits, temp, s.noise_audio[:, k])
 
         spoken = depth.frame(summary, rows, choose, guided=s.ways > 1)
         spoken = torch.where(s.offset.unsqueeze(1) < self._first, NOTHING, spoken)

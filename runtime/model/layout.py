@@ -15,7 +15,7 @@ from torch import Tensor
 
 from runtime.model.conditioning import Conditioning, ConditionWeights
 from runtime.model.depth import Depth, DepthLayer, DepthWeights
-from runtime.model.layers import GatedMlp
+from runtime.model.layers import GatedMlp, Int8Matrix, Matrix
 from runtime.model.temporal import CrossAttention, Temporal, TemporalLayer
 from runtime.model_config import ModelConfig
 
@@ -101,13 +101,21 @@ def _embedding(name: str, rows: int, dim: int, low_rank: int | None, demux: bool
 
 
 def assemble(
-    config: ModelConfig, tensors: Tensors, *, dtype: torch.dtype, device: torch.device, codebooks: int | None = None
+    config: ModelConfig,
+    tensors: Tensors,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    codebooks: int | None = None,
+    int8: bool = False,
 ) -> SpeechModel:
     """The model from checked tensors; a matrix whose type and device already fit is used where it lies.
 
-    `codebooks`: how many of dep_q to speak with, coarse ones first; None means all.
+    `codebooks`: how many of dep_q to speak with, coarse ones first; None means all. `int8`: hold the transformers'
+    matrices in 8 bits; embeddings, the heads that choose tokens and the voice's projections stay in `dtype`, which
+    must be bfloat16.
     """
-    load = _Loader(tensors, dtype, device)
+    load = _Loader(tensors, dtype, device, int8)
     return SpeechModel(
         config, _temporal(config, load), _depth(config, load, codebooks or config.dep_q),
         _conditioning(config, load), dtype, device,
@@ -117,11 +125,18 @@ def assemble(
 class _Loader:
     """Tensors by name, in the type and on the device that the model runs in."""
 
-    def __init__(self, tensors: Tensors, dtype: torch.dtype, device: torch.device) -> None:
-        self._tensors, self._dtype, self._device = tensors, dtype, device
+    def __init__(self, tensors: Tensors, dtype: torch.dtype, device: torch.device, int8: bool) -> None:
+        self._tensors, self._dtype, self._device, self._int8 = tensors, dtype, device, int8
 
     def matrix(self, name: str) -> Tensor:
         return self._tensors[name].to(self._device, self._dtype)
+
+    def held(self, matrix: Tensor) -> Matrix:
+        """A transformer's matrix, in 8 bits where that is asked for."""
+        return Int8Matrix.of(matrix) if self._int8 else matrix
+
+    def weight(self, name: str) -> Matrix:
+        return self.held(self.matrix(name))
 
     def single(self, name: str) -> Tensor:
         """In float32, whatever the model runs in."""
@@ -156,13 +171,13 @@ def _temporal(config: ModelConfig, load: _Loader) -> Temporal:
             both = load.matrix(f"{at}cross_attention.in_proj_weight")
             cross = CrossAttention(
                 load.matrix(f"{at}norm_cross.weight"), load.matrix(f"{at}norm_cross.bias"),
-                both[:dim], both[dim:], load.matrix(f"{at}cross_attention.out_proj.weight"),
+                load.held(both[:dim]), both[dim:], load.weight(f"{at}cross_attention.out_proj.weight"),
             )  # fmt: skip
         layers.append(
             TemporalLayer(
-                load.norm(f"{at}norm1.alpha"), load.matrix(f"{at}self_attn.in_proj_weight"),
-                load.matrix(f"{at}self_attn.out_proj.weight"), cross, load.norm(f"{at}norm2.alpha"),
-                GatedMlp(load.matrix(f"{at}gating.linear_in.weight"), load.matrix(f"{at}gating.linear_out.weight")),
+                load.norm(f"{at}norm1.alpha"), load.weight(f"{at}self_attn.in_proj_weight"),
+                load.weight(f"{at}self_attn.out_proj.weight"), cross, load.norm(f"{at}norm2.alpha"),
+                GatedMlp(load.weight(f"{at}gating.linear_in.weight"), load.weight(f"{at}gating.linear_out.weight")),
             )
         )  # fmt: skip
     return Temporal(
@@ -182,9 +197,9 @@ def _depth(config: ModelConfig, load: _Loader, codebooks: int) -> Depth:
         out = load.matrix(f"{at}self_attn.out_proj.weight").chunk(config.weight_sets)
         by_set = [
             DepthWeights(
-                qkv[j], out[j],
+                load.held(qkv[j]), load.held(out[j]),
                 GatedMlp(
-                    load.matrix(f"{at}gating.{j}.linear_in.weight"), load.matrix(f"{at}gating.{j}.linear_out.weight")
+                    load.weight(f"{at}gating.{j}.linear_in.weight"), load.weight(f"{at}gating.{j}.linear_out.weight")
                 ),
             )
             for j in range(sets)
@@ -194,7 +209,7 @@ def _depth(config: ModelConfig, load: _Loader, codebooks: int) -> Depth:
         )
     return Depth(
         layers,
-        torch.cat([load.matrix(f"depformer_in.{j}.weight") for j in range(sets)]),
+        load.held(torch.cat([load.matrix(f"depformer_in.{j}.weight") for j in range(sets)])),
         schedule,
         _with_zero(load.table("depformer_text_emb", text=True)),
         [load.table(f"depformer_emb.{q}", text=False)[0] for q in range(codebooks - 1)],

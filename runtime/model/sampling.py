@@ -13,18 +13,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-def sample(logits: Tensor, temp: Tensor, noise: Tensor) -> Tensor:
-    """One token per row: [B] int64. logits [B, V]; temp [B, 1]; noise [B, k].
+class Temperature:
+    """The temperatures [B, 1] of a step, made ready once for all its codes; 0 takes the likeliest."""
 
-    A temperature of 0 takes the likeliest. A smaller top k for one row is noise of infinity beyond its k.
+    def __init__(self, temp: Tensor) -> None:
+        self.greedy = temp <= 0
+        self.divisor = temp + self.greedy  # 1 where it is 0
+
+
+def sample(logits: Tensor, temp: Temperature, noise: Tensor) -> Tensor:
+    """One token per row: [B] int64. logits [B, V]; noise [B, k].
+
+    A smaller top k for one row is noise of infinity beyond its k.
     """
     wide = logits.float()
-    greedy = temp <= 0
-    probs = torch.softmax(wide / torch.where(greedy, 1.0, temp), dim=-1)
+    probs = torch.softmax(wide / temp.divisor, dim=-1)
     top, ids = torch.topk(probs, noise.shape[-1], dim=-1)
     won = (top / noise).argmax(dim=-1, keepdim=True)
     drawn = ids.gather(-1, won)
-    return torch.where(greedy, wide.argmax(dim=-1, keepdim=True), drawn).squeeze(-1)
+    return torch.where(temp.greedy, wide.argmax(dim=-1, keepdim=True), drawn).squeeze(-1)
 
 
 def likeliest(logits: Tensor) -> Tensor:

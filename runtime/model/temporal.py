@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.model.layers import GatedMlp, Rope, attend, project_add, rms_norm, rotate
+from runtime.model.layers import GatedMlp, Matrix, Rope, attend, linear, project_add, rms_norm, rotate
 
 
 @dataclass(slots=True)
@@ -22,21 +22,21 @@ class CrossAttention:
 
     norm_weight: Tensor  # [D]
     norm_bias: Tensor  # [D]
-    w_query: Tensor  # [D, D]
-    w_keys_values: Tensor  # [2 D, D]
-    w_out: Tensor  # [D, D]
+    w_query: Matrix  # [D, D]
+    w_keys_values: Matrix  # [2 D, D]
+    w_out: Matrix  # [D, D]
 
     def keys_values(self, source: Tensor, heads: int) -> Tensor:
         """[2, H, S, E] from the voice's condition [S, D]."""
-        both = F.linear(source, self.w_keys_values)
+        both = linear(source, self.w_keys_values)
         return both.view(source.shape[0], 2, heads, -1).permute(1, 2, 0, 3)
 
 
 @dataclass(slots=True)
 class TemporalLayer:
     norm1: Tensor  # [D] float32
-    w_qkv: Tensor  # [3 D, D]
-    w_out: Tensor  # [D, D]
+    w_qkv: Matrix  # [3 D, D]
+    w_out: Matrix  # [D, D]
     cross: CrossAttention | None
     norm2: Tensor
     mlp: GatedMlp
@@ -50,7 +50,7 @@ class Temporal:
         layers: Sequence[TemporalLayer],
         table: Tensor,
         out_norm: Tensor,
-        w_text: Tensor,
+        w_text: Matrix,
         *,
         heads: int,
         context: int,
@@ -92,12 +92,12 @@ class Temporal:
                 x = self._attend_voice(x, layer.cross, crosses[index])
             x = layer.mlp.add_to(x, rms_norm(x, layer.norm2))
         summary = rms_norm(x, self.out_norm)
-        return summary, F.linear(summary, self.w_text)
+        return summary, linear(summary, self.w_text)
 
     def _attend_past(
         self, x: Tensor, layer: TemporalLayer, cos: Tensor, sin: Tensor, slot: Tensor, cache: Tensor, mask: Tensor
     ) -> Tensor:
-        qkv = F.linear(rms_norm(x, layer.norm1), layer.w_qkv).view(-1, 3 * self.heads, self.head_dim)
+        qkv = linear(rms_norm(x, layer.norm1), layer.w_qkv).view(-1, 3 * self.heads, self.head_dim)
         turned = rotate(qkv[:, : 2 * self.heads], cos, sin)
         written = torch.cat((turned[:, self.heads :], qkv[:, 2 * self.heads :]), dim=1)
         cache.view(-1, 2 * self.dim).index_copy_(0, slot, written.view(-1, 2 * self.dim))
@@ -106,5 +106,5 @@ class Temporal:
 
     def _attend_voice(self, x: Tensor, cross: CrossAttention, keys_values: Tensor) -> Tensor:
         normed = F.layer_norm(x, (self.dim,), cross.norm_weight, cross.norm_bias, 1e-5)
-        query = F.linear(normed, cross.w_query).view(-1, self.heads, self.head_dim)
+        query = linear(normed, cross.w_query).view(-1, self.heads, self.head_dim)
         return project_add(x, attend(query, keys_values[0], keys_values[1], None), cross.w_out)
