@@ -30,6 +30,7 @@ from runtime.text import Pronunciation, TextFrontEnd
 from runtime.text_feed import ProseFeed
 from runtime.text_rules import chosen_rules
 from runtime.voices import Voices
+from runtime.wordfeed import PAD
 
 RUNNERS: dict[str, MakeRunner] = {"eager": EagerStep, "compiled": CompiledStep, "captured": CapturedStep}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.bfloat16}  # int8: of the weights alone
@@ -131,7 +132,8 @@ def _read_as(directory: Path, config: ModelConfig, encode: Callable[[str], list[
         phonemizer = phonemes.load(path)
     except (OSError, ValueError) as why:
         raise CheckpointInvalid(str(path), f"is not a readable lexicon: {why}") from None
-    return lambda text: encode(phonemizer.text(text))
+    # What the tokenizer does not know has the id of "new word", which only the word feed may say.
+    return lambda text: [token for token in encode(phonemizer.text(text)) if token > PAD]
 
 
 def _tensors(path: Path, where: torch.device) -> dict[str, torch.Tensor]:

@@ -18,10 +18,14 @@ from pathlib import Path
 
 # Marks that change how a sentence is said, and what each becomes; anything else beside a word is dropped.
 MARKS = {",": ",", ";": ",", ":": ",", "—": ",", "–": ",", ".": ".", "…": ".", "!": "!", "?": "?"}
+TITLES = {"mr", "mrs", "ms", "dr", "st", "jr", "sr", "prof", "vs", "gen", "col", "lt", "sgt", "capt"}
+SHORT_WORDS = {"am", "an", "as", "at", "be", "by", "do", "go", "he", "hi", "if", "in", "is", "it", "me", "my", "no",
+               "of", "oh", "on", "or", "so", "to", "up", "us", "we"}  # fmt: skip
+WEAK_WORDS = {"a", "the", "to", "in", "an", "am"}  # stay without stress where a sentence begins with them
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PRIMARY, SECONDARY = "ˈ", "ˌ"
 VOWELS = frozenset("AIOQWYaiuæɑɐəɛɪɔɜʊʌᵊᵻ")
-FLAPPING = frozenset("AIOWYiuæɑəɛɪɹʊʌ")  # a t between one of these and an ending becomes a flap
+FLAPPING = frozenset("AIOWYiuæɑəɛɪɹʊʌ")  # a t between one of these and an ending becomes a flap, T
 LEXICON_FILE = "lexicon.tsv.gz"  # in the directory of a checkpoint whose text is phonemes
 WORD_LETTERS_MAX = 60  # of what is no word any more; the rest is cut, so that no input can take long
 _PARTS = re.compile(r"[a-zA-Z']+|\d")
@@ -52,10 +56,13 @@ class Phonemizer:
         parts = [p for p in _PARTS.findall(plain) if p.strip("'")]
         if not parts:
             return ""
-        sounds = join([self._part(p) for p in parts])
         tail = re.search(r"[^\w']*$", plain)
         mark = next((MARKS[c] for c in (tail.group() if tail else "") if c in MARKS), "")
-        return sounds + mark
+        if mark == "." and len(parts) == 1 and parts[0].lower() in TITLES:
+            mark = ""  # a title's full stop ends no sentence
+        if len(parts) == 1 and _is_letter(parts[0], mark):
+            return self._lexicon.get(f"{parts[0].upper()}.", "") + mark
+        return join([self._part(p) for p in parts]) + mark
 
     def _part(self, part: str) -> str:
         """Letters and apostrophes, or one digit."""
@@ -63,13 +70,15 @@ class Phonemizer:
             return self._lexicon.get(DIGITS[int(part)], "")
         known = self._known(part)
         if known:
-            return known
+            return _opening(known) if part.istitle() and part.lower() not in WEAK_WORDS else known
         if _SPELLED.fullmatch(part):
             return self._spelled(part)
         return self._by_rule(part.lower().replace("'", ""))
 
     def _known(self, part: str) -> str | None:
         lower = part.lower()
+        if len(part) == 2 and part.isupper() and part not in self._lexicon and lower not in SHORT_WORDS:
+            return None
         for form in (part, lower, lower.strip("'")):
             if form in self._lexicon:
                 return self._lexicon[form]
@@ -110,6 +119,19 @@ class Phonemizer:
         return next((self._rules[key] for key in reversed(contexts(word, at)) if key in self._rules), "")
 
 
+def _opening(sounds: str) -> str:
+    """A capital gives a word without stress a light one: most often it opens the sentence."""
+    if PRIMARY in sounds or SECONDARY in sounds:
+        return sounds
+    at = next((i for i, c in enumerate(sounds) if c in VOWELS), None)
+    return sounds if at is None else sounds[:at] + SECONDARY + sounds[at:]
+
+
+def _is_letter(part: str, mark: str) -> bool:
+    """Whether a word of one letter is the letter's name: all are but the article and the pronoun."""
+    return len(part) == 1 and part.isalpha() and (part not in "aAiI" or (part == "A" and mark != ""))
+
+
 def contexts(word: str, at: int) -> list[str]:
     """The rule keys for letter `at`, narrowest first: `#cAt` is the a of cat with one letter before and after."""
     padded = EDGE * 4 + word + EDGE * 4
@@ -136,12 +158,12 @@ def past(stem: str) -> str:
     if stem[-1] == "d":
         return stem + "ᵻd"
     if stem[-1] == "t":
-        return stem[:-1] + "ɾᵻd" if stem[-2:-1] in FLAPPING else stem + "ᵻd"
+        return stem[:-1] + "Tᵻd" if stem[-2:-1] in FLAPPING else stem + "ᵻd"
     return stem + "d"
 
 
 def gerund(stem: str) -> str:
-    return stem[:-1] + "ɾɪŋ" if stem[-1] == "t" and stem[-2:-1] in FLAPPING else stem + "ɪŋ"
+    return stem[:-1] + "Tɪŋ" if stem[-1] == "t" and stem[-2:-1] in FLAPPING else stem + "ɪŋ"
 
 
 def load(path: Path) -> Phonemizer:

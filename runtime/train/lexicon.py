@@ -40,6 +40,8 @@ def dictionary() -> dict[str, str]:
             entries: dict[str, Any] = json.load(file)
         for word, said in sorted(entries.items(), key=lambda e: (not e[0].islower(), e[0]), reverse=True):
             sounds = said if isinstance(said, str) else said["DEFAULT"]
+            # The teacher writes a flap as T and a glottal stop as t when it has read a sentence.
+            sounds = (sounds or "").replace("ɾ", "T").replace("ʔ", "t")
             if not sounds or not re.fullmatch(r"[A-Za-z]+(?:'[A-Za-z]+)?|'[a-z]+", word):
                 continue
             if len(word) == 1 and word.isupper():

@@ -14,7 +14,8 @@ from runtime.phonemes import Phonemizer, contexts, load
 LEXICON = {
     "hello": "həlˈO", "a": "ɐ", "stop": "stˈɑp", "cat": "kˈæt", "bus": "bˈʌs", "city": "sˈɪɾi", "bake": "bˈAk",
     "want": "wˈɑnt", "it's": "ɪts", "twenty": "twˈɛnti", "five": "fˈIv", "seven": "sˈɛvən", "cafe": "kæfˈA",
-    "B.": "bˈi", "C.": "sˈi", "US": "jˌuˈɛs", "us": "ˌʌs", "two": "tˈu",
+    "B.": "bˈi", "C.": "sˈi", "US": "jˌuˈɛs", "us": "ˌʌs", "two": "tˈu", "cut": "kˈʌt", "mister": "x", "mr": "mˈɪstəɹ",
+    "A.": "ˈA", "Q.": "kjˈu", "id": "ˈɪd", "I.": "ˈI", "D.": "dˈi", "it": "ɪt",
 }  # fmt: skip
 RULES = {"B": "b", "I": "ˈɪ", "O": "ˈɑ", "sIt": "ˈI", "T": "t", "S": "s", "iT#": "d"}
 READ = Phonemizer(LEXICON, RULES)
@@ -36,7 +37,7 @@ def test_a_known_word_keeps_its_punctuation_and_loses_its_quotes(written: str, s
     ("written", "sounds"),
     [
         ("cats", "kˈæts"), ("cat's", "kˈæts"), ("buses", "bˈʌsᵻz"), ("cities", "sˈɪɾiz"), ("stopped", "stˈɑpt"),
-        ("baked", "bˈAkt"), ("baking", "bˈAkɪŋ"), ("wanted", "wˈɑntᵻd"), ("stopping", "stˈɑpɪŋ"),
+        ("baked", "bˈAkt"), ("baking", "bˈAkɪŋ"), ("wanted", "wˈɑntᵻd"), ("cutting", "kˈʌTɪŋ"), ("stopping", "stˈɑpɪŋ"),
     ],
 )  # fmt: skip
 def test_a_known_word_with_an_ending_is_known(written: str, sounds: str) -> None:
@@ -45,6 +46,15 @@ def test_a_known_word_with_an_ending_is_known(written: str, sounds: str) -> None
 
 def test_the_parts_of_a_compound_share_one_stress() -> None:
     assert READ.word("twenty-five,") == "twˌɛntifˈIv," or READ.word("twenty-five,") == "twˈɛntifˌIv,"
+
+
+@pytest.mark.parametrize(
+    ("written", "sounds"),
+    [("A", "ɐ"), ("A,", "ˈA,"), ("q", "kjˈu"), ("Q.", "kjˈu."), ("Mr.", "mˈɪstəɹ"), ("ID", "ˌIdˈi"), ("IT", "ɪt"),
+     ("It", "ˌɪt"), ("it", "ɪt")],
+)
+def test_letters_titles_and_capitals(written: str, sounds: str) -> None:
+    assert READ.word(written) == sounds
 
 
 def test_short_capitals_are_spelled_and_digits_are_named() -> None:
