@@ -37,6 +37,7 @@ ANSWER_S = 2.0  # A coordinator that is silent for longer is passed over: its su
 COLLECT_AT_ONCE = 64  # Questions in flight while a new coordinator learns what there is.
 CHECKED_S = 1.0  # A node that several complain about is asked once a second at most.
 FORWARDS_MAX = 2
+ROUNDING_S = 1e-6
 TRIED_MAX = 3  # Successors tried before a node falls back on the rule.
 NAMED = 3  # Holders named for one chunk.
 
@@ -106,6 +107,8 @@ class Part:
     have: Bits
     owned: Callable[[int], Iterator[int]]
     """The chunks after a given one that this node lacks and would read as the owner, in its present view."""
+    on_grant: Callable[[int], None]
+    """Called for each chunk that this node has just been told to read."""
     granted: Bits
     holders: Holders
     ask: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -198,6 +201,7 @@ class Coordinator:
         if verdict is not None:
             for i in verdict.read:
                 part.granted.add(i)
+                part.on_grant(i)
             for name, report in verdict.holders.items():
                 if name != self._me:
                     part.holders.learn(name, report)
@@ -233,7 +237,7 @@ class Coordinator:
 
     def _settled(self) -> bool:
         """Whether this node's view is old enough that it knows of everyone who may coordinate beside it."""
-        return self._limits.settle_s <= 0 or self._settled_at() <= self._clock.now()
+        return self._limits.settle_s <= 0 or self._settled_at() <= self._clock.now() + ROUNDING_S
 
     def _candidates(self, manifest: Digest) -> list[Node]:
         """Who coordinates: the first in rank, or one of a higher score that this node has heard of, then the next."""

@@ -58,11 +58,22 @@ class Flight:
     tier: Tier = Tier.PEER
     """Of the source that is sending now."""
     reading_origin: bool = False
+    asking: bool = False
+    """A peer has been asked and has not answered to the end yet."""
+    recalled: bool = False
+    """Called back from a peer, to read the origin instead."""
     task: asyncio.Task[Outcome] | None = None
     waiting: int = 0
     wasted: list[tuple[Tier, int]] = field(default_factory=list)
     unsettled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set and replaced each time a source fails: who counted on its bytes must look again."""
+
+    def recall(self) -> None:
+        """The coordinator has just given this chunk to this node, so others may already be waiting for it here: a
+        flight that itself waits for another would close the circle. It goes to the origin instead."""
+        if self.asking and self.task is not None and not (self.sink is not None and self.sink.received):
+            self.recalled = True
+            self.task.cancel()
 
     @property
     def settled(self) -> bool:
@@ -71,7 +82,13 @@ class Flight:
         return granted or self.reading_origin or (self.sink is not None and self.sink.received > 0)
 
 
-def part_of(manifest: Manifest, verified: frozenset[Digest], me: str, roster: Callable[[], Roster]) -> Part:
+def part_of(
+    manifest: Manifest,
+    verified: frozenset[Digest],
+    me: str,
+    roster: Callable[[], Roster],
+    granted: Callable[[Digest], None],
+) -> Part:
     """This node's part in a model of which it has `verified` already."""
     have = Bits(max(1, len(manifest.chunks)))
     for digest in verified:
@@ -84,4 +101,7 @@ def part_of(manifest: Manifest, verified: frozenset[Digest], me: str, roster: Ca
             if owner is not None and owner.name == me and i not in have:
                 yield i
 
-    return Part(manifest.digest, have.size, have, owned, Bits(have.size), Holders(have.size))
+    def on_grant(i: int) -> None:
+        granted(manifest.chunks[i].digest)
+
+    return Part(manifest.digest, have.size, have, owned, on_grant, Bits(have.size), Holders(have.size))

@@ -75,7 +75,7 @@ class Resolver:
     def join(self, manifest: Manifest, use: OriginUse = OriginUse.PREFER) -> None:
         """Take part in a model that the store has admitted: from now on others may ask this node for its chunks."""
         digest = manifest.digest
-        part = part_of(manifest, self.store.verified(digest), self.me, lambda: self.roster)
+        part = part_of(manifest, self.store.verified(digest), self.me, lambda: self.roster, self._recall)
         self._swarms[digest] = Swarm(manifest, part, use)
         self._coordinator.join(part)
 
@@ -182,6 +182,11 @@ class Resolver:
         self._flights[chunk.digest] = flight
         return flight
 
+    def _recall(self, digest: Digest) -> None:
+        flight = self._flights.get(digest)
+        if flight is not None:
+            flight.recall()
+
     async def _share(self, flight: Flight) -> Outcome:
         """Shared by all callers: cancelling one must not cancel the fetch that the others await."""
         assert flight.task is not None
@@ -259,6 +264,7 @@ class Resolver:
         node, flight.tier = step.node, Tier.PEER
         ask = Ask(flight.swarm.manifest, self.me, HOPS_MAX if step.settled else flight.hops, flight.priority)
         self._asking[node.name] += 1
+        flight.asking = True
         try:
             await self._peers.fetch_into(node, flight.chunk, ask, sink, stall_s=self.limits.stall_s)
             self._check(flight.chunk, sink, node.name)
@@ -280,7 +286,15 @@ class Resolver:
             tried.left[node.name] = why
             self.standing.failed(node.name, flight.swarm.manifest, why, self._clock.now())
             return why
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not flight.recalled or task is None or task.uncancel():
+                raise
+            flight.recalled = False
+            sink.restart()
+            return Busy(node.name)
         finally:
+            flight.asking = False
             self._asking[node.name] -= 1
         self.standing.answered(node.name)
         return None

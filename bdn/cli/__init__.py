@@ -32,6 +32,7 @@ VERBS = {
     "ls": "models at the origin",
     "show": "one model's files, size and provenance",
     "diff": "what changed between two models, and what moving from one to the other costs",
+    "simulate": "a rollout on simulated machines by this very code, against the other ways to do it",
     "verify": "read every byte of a model on disk again and compare it with its manifest",
 }
 

@@ -14,6 +14,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+LEAST_S = 1e-9
 
 
 class Deadlock(AssertionError):
@@ -66,7 +67,8 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Call:
-        return self.call_at(self._now + delay, callback, *args)
+        # A wait too short to move the clock would be waited for again and again: a nanosecond is the least there is.
+        return self.call_at(self._now + (max(delay, LEAST_S) if delay > 0 else 0.0), callback, *args)
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)

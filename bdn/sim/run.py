@@ -25,8 +25,6 @@ from bdn.sim.scenario import Fault, Model, Scenario
 from bdn.sim.world import Machine, SimMembership, SimPeers, World
 from bdn.window import Window
 
-TIME_S_MAX = 24 * 3600.0  # A run that takes longer in simulated time has livelocked.
-
 
 @dataclass
 class Outcome:
@@ -120,7 +118,7 @@ class Rollout:
                     self.loop.call_at(at + pulls.uniform(0.0, s.pulls.over_s), self._begin, machine, m)
         for fault in s.faults:
             self._plan_fault(fault)
-        self.loop.call_at(TIME_S_MAX, self._all_done.set)
+        self.loop.call_at(s.time_s_max, self._all_done.set)
         if self._pending:
             await self._all_done.wait()
         for machine in self.world.machines:
@@ -129,6 +127,10 @@ class Rollout:
         return self.outcome
 
     # -- members --
+
+    def view(self, machine: Machine) -> Roster:
+        """The members as this node sees them now."""
+        return self._roster(machine.number)
 
     def membership(self, machine: Machine) -> SimMembership:
         member = SimMembership(self._roster(machine.number))
@@ -148,6 +150,7 @@ class Rollout:
     def _arrive(self, machine: Machine, announce: bool) -> None:
         self._views[machine.number][machine.number] = True
         machine.life += 1
+        machine.alive = True
         self.plan.start(self, machine)
         if announce:
             self._spread(machine.number, True)

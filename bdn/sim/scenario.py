@@ -107,7 +107,8 @@ class Scenario:
     pulls: Pulls = Pulls()
     faults: tuple[Fault, ...] = ()
     limits: Limits = field(default_factory=Limits)
-    coordinator: bool = True
+    time_s_max: float = 7200.0
+    """Simulated seconds after which the run is given up: somebody waits for ever."""
     expect: Expect = Expect()
     calls: Mapping[str, Any] = field(default_factory=dict)
     """For the autoscaling scenario; see `calls.py`."""

@@ -99,6 +99,7 @@ class SimStore:
         return SimSink(chunk)
 
     async def commit(self, manifest: Digest, sink: Sink) -> None:
+        assert sink.digest() == sink.chunk.digest, "a wrong byte would have been kept"
         self._have.add(sink.chunk.digest)
         self._models[manifest][1].add(sink.chunk.digest)
 
@@ -147,7 +148,7 @@ class Machine:
         self.window = Window(slots=1, bytes_max=1)
         self.tasks: set[asyncio.Task[object]] = set()
         self.transfers: dict[Transfer, Machine | None] = {}
-        self.corrupt = self.silent = False
+        self.alive = self.corrupt = self.silent = False
         self.life = 0
         """Grows with each start, so that a request to an earlier life fails."""
 
@@ -220,6 +221,7 @@ class World:
     def kill(self, machine: Machine, *, silent: bool = False) -> None:
         """End a node's process: its tasks stop, its transfers break, what it committed stays on its disk."""
         resolver, machine.resolver, machine.silent = machine.resolver, None, silent
+        machine.alive = False
         for transfer, source in list(machine.transfers.items()):
             # Uploads break for the receiver now; of a silent death it hears after its stall time (see `fetch_into`).
             transfer.abort(SourceDown(machine.name, "connection reset") if source is machine else None)

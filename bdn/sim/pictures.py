@@ -1,0 +1,84 @@
+"""Owns the pictures of a run, as SVG: who is done when, what the origin sent, who got bytes from whom, who waits.
+
+matplotlib is an optional extra (`pip install 'bdn[sim]'`); without it `draw` says so in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bdn.errors import Usage
+from bdn.sim.calls import Waits
+from bdn.sim.run import Outcome
+
+COLOURS = ("#0b6e4f", "#c1440e", "#5b5ea6", "#b08900", "#777777")
+
+
+def draw(outcomes: Mapping[str, Outcome], waits: Mapping[str, Waits], where: Path, name: str) -> list[Path]:
+    """Writes `where/NAME-*.svg` and returns their paths. Raises Usage without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise Usage("pictures need matplotlib", hint="pip install 'bdn[sim]'") from None
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": name, "axes.spines.top": False, "axes.spines.right": False})
+    from matplotlib import pyplot
+
+    where.mkdir(parents=True, exist_ok=True)
+    painters: list[tuple[str, Any]] = [
+        ("completion", lambda ax: _completion(ax, outcomes)),
+        ("origin", lambda ax: _origin(ax, outcomes)),
+        ("flows", lambda ax: _flows(ax, outcomes["bdn"])),
+    ]
+    if waits:
+        painters.append(("callers", lambda ax: _callers(ax, waits)))
+    paths = []
+    for kind, paint in painters:
+        figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+        paint(axes)
+        path = where / f"{name}-{kind}.svg"
+        figure.savefig(path, metadata={"Date": None})
+        pyplot.close(figure)
+        paths.append(path)
+    return paths
+
+
+def _completion(axes: Any, outcomes: Mapping[str, Outcome]) -> None:
+    for (name, outcome), colour in zip(outcomes.items(), COLOURS, strict=False):
+        done = sorted(outcome.finished.values())
+        axes.step([0.0, *done], [0.0, *((i + 1) / len(done) for i in range(len(done)))], where="post", label=name,
+                  color=colour)  # fmt: skip
+    axes.set(xlabel="seconds after the first start", ylabel="part of the nodes that have the model", xscale="symlog")
+    axes.legend(frameon=False)
+
+
+def _origin(axes: Any, outcomes: Mapping[str, Outcome]) -> None:
+    for (name, outcome), colour in zip(outcomes.items(), COLOURS, strict=False):
+        sent, points = 0, [(0.0, 0.0)]
+        for at, source, _, _, size in outcome.world.trace.events:
+            if source < 0:
+                sent += size
+                points.append((at, sent / (outcome.model_bytes or 1)))
+        axes.plot(*zip(*points, strict=True), label=name, color=colour)
+    axes.set(xlabel="seconds", ylabel="copies of the model out of the origin", xscale="symlog", yscale="symlog")
+    axes.legend(frameon=False)
+
+
+def _flows(axes: Any, outcome: Outcome) -> None:
+    count = len(outcome.world.machines)
+    grid = [[0.0] * (count + 1) for _ in range(count)]
+    for _, source, node, _, size in outcome.world.trace.events:
+        grid[node][source + 1] += size / 1e9
+    image = axes.imshow(grid, cmap="viridis", interpolation="nearest", aspect="auto")
+    axes.set(xlabel="from (column 0 is the origin)", ylabel="to node")
+    axes.figure.colorbar(image, label="GB")
+
+
+def _callers(axes: Any, waits: Mapping[str, Waits]) -> None:
+    for (name, wait), colour in zip(waits.items(), COLOURS, strict=False):
+        points: Sequence[tuple[float, int]] = wait.waiting or [(0.0, 0)]
+        axes.plot(*zip(*points, strict=True), label=name, color=colour)
+    axes.set(xlabel="seconds", ylabel="callers waiting", yscale="symlog")
+    axes.legend(frameon=False)
