@@ -42,7 +42,8 @@ class BucketUpstream:
         try:
             # Retries are bounded and short: a person waits, and what is mirrored already is kept.
             retry = Config(retries={"max_attempts": 5, "mode": "standard"}, connect_timeout=5, read_timeout=60)
-            self._client = boto3.client(
+            # Not the module's shared default, which keeps the first credentials that the process ever saw.
+            self._client = boto3.session.Session().client(
                 "s3", endpoint_url=self._endpoint or None, region_name=self._region or None, config=retry
             )
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._below)
