@@ -186,6 +186,14 @@ class _Keys:
             raise CheckpointInvalid(f"{self._where}: {key}", f"must be at least 1, is {value}")
         return value
 
+    def file(self, key: str, default: str) -> str:
+        """The name of a file beside config.json; one that leads elsewhere is refused."""
+        name = self.take(key, str, default) if self._raw.get(key, default) is not None else default
+        self._left.discard(key)
+        if "/" in name or "\\" in name or name in (".", ".."):
+            raise CheckpointInvalid(f"{self._where}: {key}", f"must be a plain file name, is {name!r}")
+        return name
+
     def only(self, key: str, allowed: tuple[Any, ...]) -> None:
         self._left.discard(key)
         if key in self._raw and self._raw[key] not in allowed:
@@ -206,6 +214,39 @@ def parse(raw: Mapping[str, Any]) -> ModelConfig:
     n_q, dep_q = keys.positive("n_q"), keys.positive("dep_q")
     if dep_q != n_q:
         raise CheckpointInvalid("config.json: dep_q", f"must equal n_q ({n_q}): all streams are ours, is {dep_q}")
+    temporal, depth = _stacks(keys)
+    text_card = keys.positive("text_card")
+    conditioners = _conditioners(keys.take("conditioners", dict, {}))
+    delay_steps, lookahead = _rhythm(keys)
+    delays = _delays(keys.take("delays", list), n_q)
+    fused = _fusing(keys, conditioners)
+    generation = _Keys(keys.maybe("lm_gen_config", dict) or {}, "config.json: lm_gen_config")
+    identity = _Keys(keys.maybe("model_id", dict) or {}, "config.json: model_id")
+    config = ModelConfig(
+        card=keys.positive("card"), n_q=n_q, dep_q=dep_q,
+        delays=Delays(delay_steps, delays[1:]), text_delay=delays[0],
+        text_card=text_card, text_card_out=keys.maybe("text_card_out", int) or text_card,
+        text_pad=keys.take("existing_text_padding_id", int, 3), demux=lookahead > 0,
+        temporal=temporal, context=keys.positive("context"), max_period=keys.take("max_period", float, 10000.0),
+        cross_attention=bool(fused.cross), depth=depth, schedule=_schedule(keys, dep_q),
+        low_rank=keys.maybe("depformer_low_rank_embeddings", int), conditioners=conditioners,
+        sum_conditions=fused.sums, cross_conditions=fused.cross, cross_pos_emb=fused.pos_emb,
+        cross_pos_scale=fused.pos_scale, lookahead=lookahead,
+        temp=generation.take("temp", float, 0.6), text_temp=generation.take("text_temp", float, 0.6),
+        cfg=generation.maybe("cfg", float), sig=identity.take("sig", str, ""), epoch=identity.take("epoch", int, 0),
+        model_file=keys.file("moshi_name", "model.safetensors"),
+        codec_file=keys.file("mimi_name", "tokenizer-e351c8d8-checkpoint125.safetensors"),
+        codec_config_file=keys.file("mimi_config_name", "") or None,
+        tokenizer_file=keys.file("tokenizer_name", "tokenizer_spm_8k_en_fr_audio.model"),
+        codec=keys.maybe("codec", dict), text_frontend=keys.take("text_frontend", str, "words"),
+    )  # fmt: skip
+    keys.done(IGNORED)
+    if config.text_pad != 3 or config.text_delay != 0:
+        raise CheckpointInvalid("config.json: existing_text_padding_id", "only 3, with delays[0] = 0, is implemented")
+    return config
+
+
+def _stacks(keys: _Keys) -> tuple[Stack, Stack]:
     dim, depth_dim = keys.positive("dim"), keys.positive("depformer_dim")
     scale = keys.take("hidden_scale", float, 4.125)
     temporal = Stack(dim, keys.positive("num_heads"), keys.positive("num_layers"), mlp_hidden(dim, int(scale * dim)))
@@ -217,19 +258,39 @@ def parse(raw: Mapping[str, Any]) -> ModelConfig:
     for name, stack in (("dim", temporal), ("depformer_dim", depth)):
         if stack.dim % (2 * stack.heads):
             raise CheckpointInvalid(f"config.json: {name}", f"{stack.dim} is no even multiple of {stack.heads} heads")
-    text_card = keys.positive("text_card")
-    conditioners = _conditioners(keys.take("conditioners", dict, {}))
+    return temporal, depth
+
+
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    sums: tuple[str, ...]
+    cross: tuple[str, ...]
+    pos_emb: bool
+    pos_scale: float
+
+
+def _fusing(keys: _Keys, conditioners: tuple[Conditioner, ...]) -> _Fused:
+    """Which condition goes where."""
     fuser = _Keys(keys.maybe("fuser", dict) or {}, "config.json: fuser")
-    sums, crosses = _names(fuser, "sum", conditioners), _names(fuser, "cross", conditioners)
     fuser.only("prepend", ([],))
-    pos_emb, pos_scale = (
-        fuser.take("cross_attention_pos_emb", bool, False),
-        fuser.take("cross_attention_pos_emb_scale", float, 1.0),
-    )
+    fused = _Fused(
+        _names(fuser, "sum", conditioners), _names(fuser, "cross", conditioners),
+        fuser.take("cross_attention_pos_emb", bool, False), fuser.take("cross_attention_pos_emb_scale", float, 1.0),
+    )  # fmt: skip
     fuser.done(set())
-    cross = keys.take("cross_attention", bool, False)
-    if cross != bool(crosses):
-        raise CheckpointInvalid("config.json: cross_attention", f"is {cross}, but fuser.cross names {list(crosses)}")
+    attends = keys.take("cross_attention", bool, False)
+    if attends != bool(fused.cross):
+        raise CheckpointInvalid(
+            "config.json: cross_attention", f"is {attends}, but fuser.cross names {list(fused.cross)}"
+        )
+    for condition in conditioners:
+        if condition.name in fused.sums and condition.kind != "lut":
+            raise CheckpointInvalid("config.json: fuser.sum", f"names {condition.name!r}, which is no single vector")
+    return fused
+
+
+def _rhythm(keys: _Keys) -> tuple[int, int]:
+    """Steps by which the text runs ahead of the sound, and words of look-ahead."""
     tts = _Keys(keys.take("tts_config", dict), "config.json: tts_config")
     delay_steps = steps_of(tts.take("audio_delay", float))
     lookahead = tts.take("second_stream_ahead", int, 0)
@@ -240,31 +301,7 @@ def parse(raw: Mapping[str, Any]) -> ModelConfig:
         raise CheckpointInvalid(
             "config.json: demux_second_stream", f"is {demux}, but tts_config.second_stream_ahead is {lookahead}"
         )
-    delays = _delays(keys.take("delays", list), n_q)
-    generation = keys.maybe("lm_gen_config", dict) or {}
-    identity = keys.maybe("model_id", dict) or {}
-    config = ModelConfig(
-        card=keys.positive("card"), n_q=n_q, dep_q=dep_q,
-        delays=Delays(delay_steps, delays[1:]), text_delay=delays[0],
-        text_card=text_card, text_card_out=keys.maybe("text_card_out", int) or text_card,
-        text_pad=keys.take("existing_text_padding_id", int, 3), demux=demux,
-        temporal=temporal, context=keys.positive("context"), max_period=keys.take("max_period", float, 10000.0),
-        cross_attention=cross, depth=depth, schedule=_schedule(keys, dep_q),
-        low_rank=keys.maybe("depformer_low_rank_embeddings", int), conditioners=conditioners,
-        sum_conditions=sums, cross_conditions=crosses, cross_pos_emb=pos_emb, cross_pos_scale=pos_scale,
-        lookahead=lookahead, temp=float(generation.get("temp", 0.6)), text_temp=float(generation.get("text_temp", 0.6)),
-        cfg=float(generation["cfg"]) if "cfg" in generation else None,
-        sig=str(identity.get("sig", "")), epoch=int(identity.get("epoch", 0)),
-        model_file=keys.take("moshi_name", str, "model.safetensors"),
-        codec_file=keys.take("mimi_name", str, "tokenizer-e351c8d8-checkpoint125.safetensors"),
-        codec_config_file=keys.maybe("mimi_config_name", str),
-        tokenizer_file=keys.take("tokenizer_name", str, "tokenizer_spm_8k_en_fr_audio.model"),
-        codec=keys.maybe("codec", dict), text_frontend=keys.take("text_frontend", str, "words"),
-    )  # fmt: skip
-    keys.done(IGNORED)
-    if config.text_pad != 3 or config.text_delay != 0:
-        raise CheckpointInvalid("config.json: existing_text_padding_id", "only 3, with delays[0] = 0, is implemented")
-    return config
+    return delay_steps, lookahead
 
 
 def _delays(raw: list[Any], n_q: int) -> tuple[int, ...]:

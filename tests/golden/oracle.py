@@ -130,15 +130,7 @@ def listen(
 
     calls[0] = -1
     theirs = [TheirEntry(list(e.tokens), e.text, e.padding) for e in entries]
-    attributes = []
-    if voices or model.valid_cfg_conditionings:
-        attributes = [model.make_condition_attributes(list(voices), cfg_coef=cfg)]
-    elif cfg is not None:
-        model.cfg_coef = cfg
-    prefixes = None
-    if prompt is not None:
-        codes = torch.from_numpy(prompt.T.copy())
-        prefixes = [torch.cat([torch.full_like(codes[:1], -1), codes])]
+    attributes, prefixes = _given(model, voices, cfg, prompt)
     with (
         replaced(model.lm, "forward_text", forward_text),
         replaced(sampling, "multinomial", multinomial),
@@ -151,6 +143,19 @@ def listen(
     if sound:
         heard.pcm = _decode(model, result.frames)
     return heard
+
+
+def _given(model: Any, voices: Sequence[Path], cfg: float | None, prompt: np.ndarray | None) -> tuple[Any, Any]:
+    """The reference's condition attributes and prefixes."""
+    attributes, prefixes = [], None
+    if voices or model.valid_cfg_conditionings:
+        attributes = [model.make_condition_attributes(list(voices), cfg_coef=cfg)]
+    elif cfg is not None:
+        model.cfg_coef = cfg
+    if prompt is not None:
+        codes = torch.from_numpy(prompt.T.copy())
+        prefixes = [torch.cat([torch.full_like(codes[:1], -1), codes])]
+    return attributes, prefixes
 
 
 def _decode(model: Any, frames: Sequence[torch.Tensor]) -> np.ndarray:

@@ -52,6 +52,9 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda c: c.update(num_heads=3), "dim"),
     (lambda c: c.update(cross_attention=False), "cross_attention"),
     (lambda c: c["conditioners"]["cfg"].update(type="wav"), "conditioners.cfg"),
+    (lambda c: c["lm_gen_config"].update(temp="warm"), "lm_gen_config: temp"),
+    (lambda c: c.update(moshi_name="../other/model.safetensors"), "moshi_name"),
+    (lambda c: c["fuser"]["sum"].append("speaker_wavs"), "no single vector"),
 ]
 
 
