@@ -113,3 +113,23 @@ def test_logits_are_within_1e_4_of_the_references(size: str, home: Home) -> None
 
     text, depth = relative_distances(home(size), dtype="float32", steps=60)
     assert max(text) < 1e-4 and max(depth) < 1e-4
+
+
+@pytest.mark.oracle
+def test_bfloat16_is_as_near_to_float32_as_the_references_own(home: Home) -> None:
+    """Mean distance of the text logits over the lead steps, whose text is the same for all four runs."""
+    if importlib.util.find_spec("moshi") is None:
+        pytest.skip("the public package moshi==0.2.13 is not installed")
+    from tests.golden.compare import case_of, ours, reference
+
+    directory = home("small")
+    case = case_of(directory, 16)
+    exact, rounded = (reference(directory, case, dtype) for dtype in ("float32", "bfloat16"))
+    run, tokens, _, _ = ours(directory, case, "bfloat16")
+    steps = next((n for n, pair in enumerate(zip(tokens, exact.text_tokens, strict=True)) if pair[0] != pair[1]), 16)
+    assert steps >= 4 and tokens[:steps] == rounded.text_tokens[:steps]
+
+    def distance(logits: list[np.ndarray]) -> float:
+        return float(np.mean([np.abs(logits[n] - exact.text_logits[n]).mean() for n in range(steps)]))
+
+    assert distance(run.text) <= 1.1 * distance(rounded.text_logits)
