@@ -231,7 +231,7 @@ def finish(
     if not args.json:
         for name, row in {"ours": ours, **variants, **peers}.items():
             print(f"{name:28} {row}", file=sys.stderr)
-    if not args.smoke and not args.only:
+    if not args.smoke and (not args.only or os.environ.get("BDN_BENCH_SAVE")):
         results_dir = ROOT / "benchmarks" / "results"
         results_dir.mkdir(exist_ok=True)
         (results_dir / f"{workload}.json").write_text(json.dumps(line, indent=1) + "\n", encoding="utf-8")

@@ -16,9 +16,10 @@ from bdn.http.wire import Receiver
 from bdn.manifest import Chunk
 from bdn.origins.directory import TAGS_INDEX, checked_document
 from bdn.origins.layout import TAG_BYTES_MAX, chunk_key, document_key, read_pointer, split_tag_path, tag_key
+from bdn.origins.pressure import MOST, Gate
 from bdn.ports import Sink, TagEntry
 
-CONNECTIONS = 16
+CONNECTIONS = int(MOST)
 STALL_S = 30.0
 INDEX_BYTES_MAX = 16 << 20
 
@@ -44,6 +45,7 @@ class HttpOrigin:
         secure = parts.scheme == "https"
         self.host, self.port = parts.hostname, parts.port or (443 if secure else 80)
         self.name = f"{parts.scheme}://{parts.hostname}:{self.port}{parts.path}".rstrip("/")
+        self.gate = Gate()
         self._base = parts.path.rstrip("/")
         self._query = f"?{parts.query}" if parts.query else ""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -55,11 +57,12 @@ class HttpOrigin:
         self._pool = Pool(per_host_max=connections_max, tls=(tls or ssl.create_default_context()) if secure else None)
 
     async def fetch_into(self, chunk: Chunk, sink: Sink, *, stall_s: float) -> None:
-        head, words = await self._get(chunk_key(chunk.digest), WholeChunk(sink, self.name), stall_s)
-        if head.status == 404:
-            raise ChunkMissing(chunk.digest, source=self.name)
-        if head.status not in (200, 206):
-            raise refusal(head, words, self.name)
+        async with self.gate.entered(chunk.size):
+            head, words = await self._get(chunk_key(chunk.digest), WholeChunk(sink, self.name), stall_s)
+            if head.status == 404:
+                raise ChunkMissing(chunk.digest, source=self.name)
+            if head.status not in (200, 206):
+                raise refusal(head, words, self.name)
 
     async def read_document(self, digest: Digest, *, bytes_max: int) -> bytes:
         body = await self._small(document_key(digest), bytes_max)

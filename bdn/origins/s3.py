@@ -26,10 +26,11 @@ from bdn.http.wire import Receiver
 from bdn.manifest import Chunk
 from bdn.origins.directory import checked_document
 from bdn.origins.layout import TAG_BYTES_MAX, chunk_key, document_key, read_pointer, tag_key
+from bdn.origins.pressure import MOST, Gate
 from bdn.origins.sigv4 import Credentials, Signer, encode_path
 from bdn.ports import Sink, TagEntry
 
-CONNECTIONS = 16
+CONNECTIONS = int(MOST)
 STALL_S = 30.0
 REGION = "us-east-1"
 _CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,80})</Code>")
@@ -98,6 +99,7 @@ class S3Origin:
         self._url, self._endpoint, self._region = url, endpoint, region or REGION
         self._place = place(url, endpoint, self._region)
         self.name = self._place.name
+        self.gate = Gate()
         self._find = find_credentials or botocore_credentials()
         self._signer: Signer | None = None
         self._signed_in = asyncio.Lock()
@@ -107,11 +109,12 @@ class S3Origin:
         self._pool = Pool(per_host_max=connections_max, tls=(tls or ssl.create_default_context()) if secure else None)
 
     async def fetch_into(self, chunk: Chunk, sink: Sink, *, stall_s: float) -> None:
-        head, words = await self._get(chunk_key(chunk.digest), WholeChunk(sink, self.name), stall_s)
-        if head.status not in (200, 206):
-            if self._absent(head, words):
-                raise ChunkMissing(chunk.digest, source=self.name)
-            raise self._refusal(head, words)
+        async with self.gate.entered(chunk.size):
+            head, words = await self._get(chunk_key(chunk.digest), WholeChunk(sink, self.name), stall_s)
+            if head.status not in (200, 206):
+                if self._absent(head, words):
+                    raise ChunkMissing(chunk.digest, source=self.name)
+                raise self._refusal(head, words)
 
     async def read_document(self, digest: Digest, *, bytes_max: int) -> bytes:
         body = await self._small(document_key(digest), bytes_max)

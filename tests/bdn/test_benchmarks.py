@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-OURS = ("origin_to_disk", "peer_to_disk", "serve", "small_files", "delta", "swarm")
+QUICK = ("origin_to_disk", "swarm")
+SLOW = ("peer_to_disk", "serve", "small_files", "delta", "mirror", "chunking")
 
 
-@pytest.mark.parametrize("workload", OURS)
+@pytest.mark.parametrize("workload", [*QUICK, *(pytest.param(w, marks=pytest.mark.slow) for w in SLOW)])
 def test_a_smoke_run_ends_with_the_line_that_scripts_read(workload: str, tmp_path: Path) -> None:
     script = ROOT / "benchmarks" / f"bench_{workload}.py"
     command = [sys.executable, str(script), "--smoke", "--json", "--only", "ours"]
@@ -23,6 +24,9 @@ def test_a_smoke_run_ends_with_the_line_that_scripts_read(workload: str, tmp_pat
     assert done.returncode == 0, done.stderr[-2000:]
     line = json.loads(done.stdout.splitlines()[-1])
     assert line["workload"] == workload
+    if workload == "chunking":
+        assert set(line["pairs"]) and line["chosen"]
+        return
     assert {"machine", "commit", "ours", "peers", "ratio_wall_to_best_peer", "ratio_cpu_to_best_peer"} <= set(line)
     assert "failed" not in line["ours"], line["ours"]
     assert line["ours"]["core_s_per_gb"] > 0 and line["ours"]["wall_s"] > 0 and line["ours"]["rss_mb"] > 0
