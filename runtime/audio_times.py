@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from runtime.port import WordTime as WordTime
 
@@ -14,9 +14,20 @@ CUE_S = 5.0
 PAUSE_S = 0.7
 
 
+def merged(words: Iterable[WordTime]) -> list[WordTime]:
+    """The words as they were written: one read out as several ("$5.50") spans them all, its text on the first."""
+    whole: list[WordTime] = []
+    for word in words:
+        if word.text or not whole:
+            whole.append(word)
+        else:
+            whole[-1] = replace(whole[-1], stop_s=max(whole[-1].stop_s, word.stop_s))
+    return whole
+
+
 def times_json(words: Iterable[WordTime]) -> str:
     """One object, `{"words": [{"text", "start_s", "stop_s"}, ...]}`; times to the millisecond."""
-    rows = [asdict(w) | {"start_s": round(w.start_s, 3), "stop_s": round(w.stop_s, 3)} for w in words]
+    rows = [asdict(w) | {"start_s": round(w.start_s, 3), "stop_s": round(w.stop_s, 3)} for w in merged(words)]
     return json.dumps({"words": rows}, ensure_ascii=False, indent=1) + "\n"
 
 
@@ -32,7 +43,7 @@ def times_srt(words: Iterable[WordTime]) -> str:
 def cues(words: Iterable[WordTime]) -> list[list[WordTime]]:
     """The words in groups short enough to read; a new group after a pause or the end of a sentence."""
     groups: list[list[WordTime]] = []
-    for word in words:
+    for word in merged(words):
         if groups and _fits(groups[-1], word):
             groups[-1].append(word)
         else:

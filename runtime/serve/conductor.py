@@ -230,13 +230,16 @@ class Conductor:
             seat.last_stop_s = finished[-1].stop_s
             seat.waiting_words.extend(finished)
         if seat.waiting_words and (seat.heard or seat.trimmer is None):
-            out.append(Words(seat.sid, self._moved(seat)))
+            if words := self._moved(seat):
+                out.append(Words(seat.sid, words))
             seat.waiting_words.clear()
 
     def _moved(self, seat: _Seat) -> tuple[WordTime, ...]:
         cut = seat.trimmer.trimmed_s if seat.trimmer else 0.0
         return tuple(
-            WordTime(w.text, max(0.0, w.start_s - cut), max(0.0, w.stop_s - cut)) for w in seat.waiting_words
+            WordTime(w.text, max(0.0, w.start_s - cut), max(0.0, w.stop_s - cut))
+            for w in seat.waiting_words
+            if w.text  # of a written word read out as several ("$5.50") only the first carries it
         )
 
     def _settle(self, seat: _Seat, state: LaneState, out: list[Happening]) -> None:

@@ -35,3 +35,12 @@ def test_cues_end_at_sentences_pauses_and_line_length() -> None:
 def test_no_words_are_an_empty_file() -> None:
     assert times_srt([]) == ""
     assert json.loads(times_json([])) == {"words": []}
+
+
+def test_a_written_word_read_out_as_several_spans_them_all() -> None:
+    said = [WordTime("$5.50", 0.0, 0.3), WordTime("", 0.3, 0.6), WordTime("", 0.6, 0.9), WordTime("now", 0.9, 1.2)]
+    assert json.loads(times_json(said))["words"] == [
+        {"text": "$5.50", "start_s": 0.0, "stop_s": 0.9},
+        {"text": "now", "start_s": 0.9, "stop_s": 1.2},
+    ]
+    assert times_srt(said) == "1\n00:00:00,000 --> 00:00:01,200\n$5.50 now\n\n"
