@@ -34,6 +34,9 @@ from runtime.serve.traffic import (
     Words,
 )
 
+# However slow a step was, newcomers are not planned out for longer than this makes them wait.
+PACE_MAX = 3.0
+
 
 @dataclass(slots=True)
 class _Seat:
@@ -82,6 +85,7 @@ class Conductor:
         self._frame_s = engine.frame_samples / engine.sample_rate
         self._seats: dict[int, _Seat] = {}
         self._by_lane: dict[int, _Seat] = {}
+        self._pace = 1.0
         self.tally = Tally()
 
     @property
@@ -109,7 +113,7 @@ class Conductor:
         began = self._clock()
         out: list[Happening] = []
         views = self._views(began, out)
-        decision = plan(views, self._costs, began)
+        decision = plan(views, self._costs.slower(self._pace), began)
         if not decision.lanes:
             return out, decision.wake_at
         self._step(decision, began, out)
@@ -188,6 +192,7 @@ class Conductor:
         now = self._clock()
         tally.model_s += now - started
         tally.lane_steps += len(frames)
+        self._note_pace((self._costs.lead if decision.lead else self._costs.full).of(len(frames)), now - started)
         if decision.lead:
             tally.steps_lead += 1
         else:
@@ -195,6 +200,12 @@ class Conductor:
         for frame in frames:
             self._take(self._by_lane[frame.lane], frame, now, out)
         tally.plan_s += started - began + self._clock() - now
+
+    def _note_pace(self, expected_s: float, took_s: float) -> None:
+        """Steps slower than measured at the start (a busy machine) are planned for at once, and forgiven slowly."""
+        if expected_s > 0:
+            times = min(PACE_MAX, took_s / expected_s)
+            self._pace = max(1.0, self._pace + (0.3 if times > self._pace else 0.03) * (times - self._pace))
 
     def _take(self, seat: _Seat, frame: FrameOut, now: float, out: list[Happening]) -> None:
         seat.steps += 1
