@@ -33,7 +33,6 @@ from bdn.ports import Clock, Membership, Peers
 from bdn.roster import Node, Roster
 from bdn.standing import Standing
 
-ANSWER_S = 2.0  # A coordinator that is silent for longer is passed over: its successor costs a round trip.
 COLLECT_AT_ONCE = 64  # Questions in flight while a new coordinator learns what there is.
 CHECKED_S = 1.0  # A node that several complain about is asked once a second at most.
 FORWARDS_MAX = 2
@@ -143,7 +142,7 @@ class Coordinator:
     ) -> None:
         self._me, self._peers, self._membership, self._clock = me, peers, membership, clock
         self._standing, self._limits, self._load = standing, limits, load
-        self._started: float | None = None
+        self._settled_at = clock.now() + limits.settle_s if limits.settle_s > 0 else 0.0
         self._parts: dict[Digest, Part] = {}
         self._tables: dict[Digest, asyncio.Task[Table]] = {}
         self._above: dict[Digest, Node] = {}
@@ -218,7 +217,7 @@ class Coordinator:
             if tried == TRIED_MAX or claim.hops > FORWARDS_MAX:
                 break
             try:
-                body = await self._peers.tell(node, "claim", encode_claim(claim), stall_s=ANSWER_S)
+                body = await self._peers.tell(node, "claim", encode_claim(claim), stall_s=self._limits.stall_s)
                 return parse_verdict(body, claim.size)
             except (Down, Missing, Invalid) as why:
                 tried += 1
@@ -226,18 +225,13 @@ class Coordinator:
                 if self._above.get(claim.manifest) == node:
                     del self._above[claim.manifest]
         if claim.sender == self._me and not self._settled():
-            await self._clock.sleep(max(0.0, self._settled_at() - self._clock.now()))
+            await self._clock.sleep(max(0.0, self._settled_at - self._clock.now()))
             return await self._ask_coordinator(claim)
         return None
 
-    def _settled_at(self) -> float:
-        if self._started is None:
-            self._started = self._clock.now()
-        return self._started + self._limits.settle_s
-
     def _settled(self) -> bool:
         """Whether this node's view is old enough that it knows of everyone who may coordinate beside it."""
-        return self._limits.settle_s <= 0 or self._settled_at() <= self._clock.now() + ROUNDING_S
+        return self._limits.settle_s <= 0 or self._settled_at <= self._clock.now() + ROUNDING_S
 
     def _candidates(self, manifest: Digest) -> list[Node]:
         """Who coordinates: the first in rank, or one of a higher score that this node has heard of, then the next."""
@@ -283,15 +277,21 @@ class Coordinator:
         if task is not None and task.done() and not task.cancelled() and task.exception() is None:
             for i, name in task.result().assigned.items():
                 assigned.setdefault(name, Bits(size)).add(i)
-            if self._higher(sender.name, self._me, manifest):
-                del self._tables[manifest]  # The new one decides from here on; should it die, all is collected anew.
+        if self._higher(sender.name, self._me, manifest):
+            self._tables.pop(manifest, None)  # The new one decides from here on; should it die, all is collected anew.
         return Collected(report, assigned)
 
-    async def _coordinate(self, claim: Claim) -> Verdict:
-        table = await self._table(claim)
+    async def _coordinate(self, claim: Claim) -> Verdict | None:
+        task = self._tables.get(claim.manifest)
+        if task is None:
+            task = self._tables[claim.manifest] = asyncio.ensure_future(self._collect(claim.manifest, claim.size))
+        table = await asyncio.shield(task)
         async with table.lock:
             await self._ask_all(table, claim.manifest, claim.sender)
         await self._check(table, claim)
+        if self._superseded(claim.manifest, task):
+            return await self._ask_coordinator(claim)
+        # From here to the verdict nothing is awaited: no other coordinator can hear of this node in between.
         table.learn(claim.sender, claim.report, table.of(claim.sender))
         verdict = judge(table, claim, self._present)
         score = lambda name: self._roster.score(name + claim.sender, claim.manifest)  # noqa: E731
@@ -309,11 +309,12 @@ class Coordinator:
         gone = name in self._seen and roster.get(name) is None
         return not gone and not self._standing.down(name, self._clock.now())
 
-    async def _table(self, claim: Claim) -> Table:
-        task = self._tables.get(claim.manifest)
-        if task is None:
-            task = self._tables[claim.manifest] = asyncio.ensure_future(self._collect(claim.manifest, claim.size))
-        return await asyncio.shield(task)
+    def _superseded(self, manifest: Digest, task: asyncio.Task[Table]) -> bool:
+        """Whether a coordinator of a higher score has begun since: it has asked this node what it handed out."""
+        heard = self._above.get(manifest)
+        higher = heard is not None and self._higher(heard.name, self._me, manifest)
+        there = heard is not None and not self._standing.down(heard.name, self._clock.now())
+        return self._tables.get(manifest) is not task or (higher and there)
 
     async def _collect(self, manifest: Digest, size: int) -> Table:
         """A table from what every member says; a member that does not answer counts as having nothing."""
@@ -343,7 +344,7 @@ class Coordinator:
         question = encode_collect(manifest, table.size, me)
         before = table.of(node.name)
         try:
-            body = await self._peers.tell(node, "collect", question, stall_s=ANSWER_S)
+            body = await self._peers.tell(node, "collect", question, stall_s=self._limits.stall_s)
             collected = parse_collected(body, table.size)
         except (Down, Missing, Invalid) as why:
             self._standing.failed(node.name, manifest, why, self._clock.now())

@@ -20,7 +20,7 @@ from bdn.manifest import Chunk, Manifest
 from bdn.policy import Limits, OriginUse
 from bdn.ports import Ask, Clock, Holding, Lease, Membership, Origin, Peers, Sink, Store, Tier
 from bdn.roster import Node, Roster
-from bdn.sources import AskPeer, GiveUp, Pause, Probe, ReadOrigin, Step, Tried, next_source
+from bdn.sources import AskPeer, GiveUp, Pause, Probe, ReadOrigin, Tried, next_source
 from bdn.standing import Standing
 from bdn.throttle import Throttle
 from bdn.uploads import Uploads
@@ -55,9 +55,8 @@ class Resolver:
         self._peers, self._origin, self._membership, self._clock = peers, origin, membership, clock
         self.standing = Standing()
         self.uploads = Uploads(me, slots=limits.uploads, queue=limits.upload_queue)
-        self._coordinator = Coordinator(
-            me, peers, membership, clock, self.standing, limits, lambda: self.uploads.load
-        )  # fmt: skip
+        load = lambda: self.uploads.load  # noqa: E731
+        self._coordinator = Coordinator(me, peers, membership, clock, self.standing, limits, load)
         self._coordinate = coordinate
         self._salt = Digest.of(me.encode()).raw[:8]
         self._asking: Counter[str] = Counter()
@@ -237,10 +236,8 @@ class Resolver:
         while True:
             now = self._clock.now()
             tried.granted = flight.number in part.granted
-            step: Step = next_source(
-                flight.chunk, self.me, self.roster, tried, self.standing, flight.swarm.use, now,
-                KnownChunk(part.holders, flight.number, salt, self._asking),
-            )  # fmt: skip
+            known = KnownChunk(part.holders, flight.number, salt, self._asking)
+            step = next_source(flight.chunk, self.me, self.roster, tried, self.standing, flight.swarm.use, now, known)
             if isinstance(step, GiveUp) or now - started > self.limits.patience_s:
                 why = step.why if isinstance(step, GiveUp) else f"nobody served it for {self.limits.patience_s:g} s"
                 whole = f"chunk {flight.chunk.digest.short}: {why}"
@@ -343,20 +340,29 @@ class Resolver:
         """Before the origin: the coordinator's word, or else what the next ranks say; hints go into `tried`."""
         tried.probed = True
         if self._coordinate and flight.swarm.use is not OriginUse.FORBID:
-            ruling = await self._coordinator.rule(flight.swarm.part, flight.number, tuple(tried.left), tried.doubted)
+            denied = [n for n, why in tried.left.items() if isinstance(why, Missing)]
+            failed = [n for n in tried.left if n not in denied]
+            ruling = await self._coordinator.rule(flight.swarm.part, flight.number, failed, [*denied, *tried.doubted])
             if ruling is not None:
-                await self._obey(ruling, tried)
+                await self._obey(flight, ruling, tried)
                 return
         words = await asyncio.gather(*(self._ask_holding(flight, node) for node in step.nodes))
         for wanted in (Holding.HAVE, Holding.FETCHING):
             tried.hint(tuple(n.name for n, w in zip(step.nodes, words, strict=True) if w is wanted))
 
-    async def _obey(self, ruling: Ruling, tried: Tried) -> None:
-        """A grant is in `part.granted` already. Being sent to the same node again is a reason to wait, ever longer."""
+    async def _obey(self, flight: Flight, ruling: Ruling, tried: Tried) -> None:
+        """A grant is in `part.granted` already. Being sent to the same node again is a reason to wait, ever longer.
+
+        Who denied the chunk a moment ago, because it did not take part yet, may be the very one that reads it now.
+        """
         if ruling.read:
             return
         tried.probed = False
         tried.hint(ruling.ask)
+        for name in ruling.ask:
+            self.standing.present(name, flight.swarm.manifest)
+            if isinstance(tried.left.get(name), Missing):
+                del tried.left[name]
         if tried.rulings:
             await self._clock.sleep(min(RULING_PAUSE_S_MAX, RULING_PAUSE_S * 2.0 ** (tried.rulings - 1)))
         tried.rulings += 1

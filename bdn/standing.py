@@ -47,6 +47,10 @@ class Standing:
         elif isinstance(why, ChunkMissing):
             self._absent[(name, manifest)] = now + ABSENT_S
 
+    def present(self, name: str, manifest: Digest) -> None:
+        """It takes part in this model after all."""
+        self._absent.pop((name, manifest), None)
+
     def forget(self, present: frozenset[str]) -> None:
         """Drop what is known of nodes that left: this bounds the memory by the members."""
         for name in [n for n in self._until if n not in present]:

@@ -200,12 +200,13 @@ class Rollout:
     def _plan_fault(self, fault: Fault) -> None:
         count = len(self.world.machines)
         first = count - fault.nodes if fault.first < 0 else fault.first
-        chosen = [] if fault.kind.startswith("origin") else self.world.machines[first : first + fault.nodes]
+        if fault.kind.startswith("origin"):
+            self.loop.call_at(fault.at_s, self._break_origin, fault)
+            return
+        chosen = self.world.machines[first : first + fault.nodes]
         for i, machine in enumerate(chosen):
             at = fault.at_s + fault.over_s * i / max(1, len(chosen))
             self.loop.call_at(at, self._break, fault, machine)
-        if not chosen:
-            self.loop.call_at(fault.at_s, self._break_origin, fault)
 
     def _break(self, fault: Fault, machine: Machine) -> None:
         if fault.kind in ("die", "restart", "flap"):
