@@ -76,12 +76,6 @@ class LaneTensors:
             codec=self.codec.first(lanes),
         )
 
-    def tensors(self) -> list[Tensor]:
-        """Every tensor a step reads or writes besides the model's weights."""
-        own = [getattr(self, f) for f in self.__slots__]
-        flat = [t for t in own if isinstance(t, Tensor)]
-        return [*flat, *self.crosses, *self.caches, *self.codec.tensors()]
-
 
 def allocate(
     config: ModelConfig,
