@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
+import ssl
 from collections.abc import Callable, Mapping
 
 from bdn.digest import Digest
@@ -43,10 +44,11 @@ class PeerServer:
         shelf: Shelf,
         limits: ServerLimits | None = None,
         pages: Mapping[str, Page] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._answerer, self._shelf = answerer, shelf
         self._pages = {"/livez": lambda: (200, "text/plain", b"ok\n"), **(pages or {})}
-        self.http = HttpServer(self, limits)
+        self.http = HttpServer(self, limits, tls)
 
     async def start(self, host: str, port: int) -> int:
         return await self.http.start(host, port)

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ SEND_BYTES_MAX = 1 << 20  # One connection's turn; a larger one would let a fast
 TURN_BYTES_MAX = 4 << 20
 PACED_BYTES = 64 << 10
 CONNECTIONS_MAX = 1024
+WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+TLS_PIECE_BYTES = 64 << 10
 WAITING = b"HTTP/1.1 102 Processing\r\n\r\n"
 log = logging.getLogger(__name__)
 REASONS = {
@@ -83,8 +86,11 @@ class ServerLimits:
 class HttpServer:
     """Serves one handler on one listening socket."""
 
-    def __init__(self, handler: Handler, limits: ServerLimits | None = None) -> None:
+    def __init__(
+        self, handler: Handler, limits: ServerLimits | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.handler = handler
+        self.tls = tls
         self.limits = limits or ServerLimits()
         self.sent = Sent()
         self.draining = False
@@ -152,6 +158,8 @@ class HttpServer:
                 continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.tls is not None:
+                sock = self.tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
             self._connections.add(_Connection(self, sock))
 
     def _sweep(self) -> None:
@@ -194,6 +202,8 @@ class _Connection:
         self.task: asyncio.Task[None] | None = None
         self._moved_at = self._loop.time()
         self._closed = False
+        self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
+        self._shaking_hands = self._tls is not None
         self._reading, self._writing = True, False
         self._beating: asyncio.TimerHandle | None = None
         self._out = 0
@@ -226,8 +236,13 @@ class _Connection:
 
     def _on_readable(self) -> None:
         try:
+            if self._shaking_hands and self._tls is not None:
+                self._tls.do_handshake()
+                self._shaking_hands = False
             data = self._sock.recv(64 << 10)
-        except (BlockingIOError, InterruptedError):
+            while self._tls is not None and data and self._tls.pending():  # Decrypted already: no event will tell.
+                data += self._sock.recv(64 << 10)
+        except WOULD_BLOCK:
             return
         except OSError:
             self.close()
@@ -308,7 +323,7 @@ class _Connection:
             if self._sock.send(WAITING) != len(WAITING):
                 self.close()
                 return
-        except (BlockingIOError, InterruptedError):
+        except WOULD_BLOCK:
             pass
         except OSError:
             self.close()
@@ -345,8 +360,11 @@ class _Connection:
         limit = SEND_BYTES_MAX if pace.bytes_per_s <= 0 else PACED_BYTES
         while at < end:
             try:
-                size = os.sendfile(self._fd, span.fd, at, min(end - at, limit))
-            except (BlockingIOError, InterruptedError):
+                if self._tls is None:
+                    size = os.sendfile(self._fd, span.fd, at, min(end - at, limit))
+                else:
+                    size = self._tls.send(os.pread(span.fd, min(end - at, TLS_PIECE_BYTES), at))
+            except WOULD_BLOCK:
                 await self._until_writable()
                 turn = 0
                 continue
@@ -368,8 +386,8 @@ class _Connection:
         view = memoryview(data)
         while view:
             try:
-                size = self._sock.send(view, socket.MSG_MORE if more else 0)
-            except (BlockingIOError, InterruptedError):
+                size = self._sock.send(view, socket.MSG_MORE if more and self._tls is None else 0)
+            except WOULD_BLOCK:
                 await self._until_writable()
                 continue
             view = view[size:]

@@ -1,0 +1,87 @@
+"""Writes the tables of benchmarks/README.md from benchmarks/results/: `python benchmarks/report.py [--check]`.
+
+What stands between the two markers is generated; the words around it are people's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+BEGIN, END = "<!-- tables: written by benchmarks/report.py -->", "<!-- end of tables -->"
+RATIOS = (
+    "ratio_wall_to_best_peer", "ratio_cpu_to_best_peer", "ratio_wall_to_rclone", "ratio_to_one_copy", "moved_share",
+)  # fmt: skip
+COLUMNS = ("GB/s", "core-s/GB", "server core-s/GB", "peak MB", "verified")
+
+
+def main() -> None:
+    readme = HERE / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    new = f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
+    if "--check" in sys.argv:
+        sys.exit(0 if new == text else "benchmarks/README.md is stale: run python benchmarks/report.py")
+    readme.write_text(new, encoding="utf-8")
+
+
+def tables() -> str:
+    parts = []
+    for path in sorted((HERE / "results").glob("*.json")):
+        line = json.loads(path.read_text(encoding="utf-8"))
+        if line.get("workload") == "chunking":
+            parts.append(chunking(line))
+        elif "ours" in line and "peers" in line:
+            parts.append(workload(line))
+    return "\n".join(parts)
+
+
+def workload(line: dict[str, Any]) -> str:
+    rows = {"**ours**": line["ours"], **line.get("variants", {}), **line["peers"]}
+    extra = sorted({k for r in rows.values() for k in r if k in ("moved_gb", "origin_copies", "uploaded_gb")})
+    head = ["", *COLUMNS, *extra]
+    out = [f"### {line['workload']}\n", _origin(line), "", _row(head), _row(["---"] * len(head))]
+    for name, row in sorted(rows.items(), key=lambda item: float(item[1].get("core_s_per_gb", 1e9))):
+        if "failed" in row:
+            out.append(_row([name, f"did not run: {row['failed'][:80]}", *[""] * (len(head) - 2)]))
+            continue
+        cells = [row["gb_per_s"], row["core_s_per_gb"], row.get("server_core_s_per_gb", ""), row["rss_mb"]]
+        out.append(_row([name, *cells, "yes" if row["verified"] else "no", *(row.get(k, "") for k in extra)]))
+    ratios = [f"{k.replace('_', ' ')} {line[k]}" for k in RATIOS if line.get(k) is not None]
+    return "\n".join([*out, "", f"{'; '.join(ratios)}.\n" if ratios else ""])
+
+
+def chunking(line: dict[str, Any]) -> str:
+    ways, pairs = line["pairs"], list(line["truly_new"])
+    head = ["cut", "chunks", "manifest B/GB", "busiest of 8", *pairs]
+    out = ["### chunking\n", _origin(line), "", _row(head), _row(["---"] * len(head))]
+    for way, row in ways.items():
+        facts = [row["chunks"], row["manifest_bytes_per_gb"], row["busiest_owner_of_8"]]
+        shares = [_share(row[p]) for p in pairs]
+        out.append(_row([f"**{way}**" if way == line["chosen"] else way, *facts, *shares]))
+    out.append(_row(["truly new", "", "", "", *(_share(line["truly_new"][p]) for p in pairs)]))
+    return "\n".join([*out, ""])
+
+
+def _origin(line: dict[str, Any]) -> str:
+    m = line["machine"]
+    return (
+        f"{line['gb']:g} GB, {m['cores']} cores of {m['cpu']}, kernel {m['kernel']}, {m['congestion']}, "
+        f"load {m['load_1m']}, {m['date']}, commit {line['commit']}, seed {line['seed']}."
+    )
+
+
+def _row(cells: list[Any]) -> str:
+    return f"| {' | '.join(str(c) for c in cells)} |"
+
+
+def _share(value: float) -> str:
+    return f"{value * 100:.1f} %"
+
+
+if __name__ == "__main__":
+    main()
