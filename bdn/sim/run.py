@@ -93,6 +93,10 @@ class Rollout:
         self._memberships: dict[int, SimMembership] = {}
         self._news = self.chance("news")
         self._pulls: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._held: dict[int, list[int]] = {}
+        """Pulls that came due while their node was down; they begin with it."""
+        self._gone: set[int] = set()
+        """Nodes that died for good."""
         self._pending = 0
         self._all_done = asyncio.Event()
 
@@ -154,6 +158,8 @@ class Rollout:
         self.plan.start(self, machine)
         if announce:
             self._spread(machine.number, True)
+        for model in self._held.pop(machine.number, []):
+            self._begin(machine, model)
 
     def _spread(self, about: int, ready: bool | None) -> None:
         """Everyone hears of a change after an even chance from 0 to the lag; the node itself at once."""
@@ -174,8 +180,13 @@ class Rollout:
 
     def _begin(self, machine: Machine, model: int) -> None:
         self.outcome.started.setdefault((machine.number, model), self.loop.time())
-        if not machine.life:
-            return  # It died before it started, and a restart begins its pulls.
+        if machine.number in self._gone:
+            self.outcome.lost_pulls += 1
+            self._over()
+            return
+        if not machine.alive:
+            self._held.setdefault(machine.number, []).append(model)
+            return
         task = self.loop.create_task(self._pull(machine, model))
         self._pulls[(machine.number, model)] = task
         machine.tasks.add(task)
@@ -250,7 +261,8 @@ class Rollout:
         if comes_back:
             self.loop.call_later(max(fault.for_s, 0.1), self._return, machine, fault, pulling)
         else:
-            for _ in pulling:
+            self._gone.add(machine.number)
+            for _ in [*pulling, *self._held.pop(machine.number, [])]:
                 self.outcome.lost_pulls += 1
                 self._over()
 
