@@ -84,7 +84,7 @@ def plan(views: list[LaneView], costs: Costs, now: float) -> Plan:
         lead = waiting[0].next is Next.LEAD
         if not lead and _cheap_in_company(costs):
             group = waiting
-        if _leaves_time(playing, group, lead, costs, now):
+        if not playing or _leaves_time(playing, group, lead, costs, now):
             return Plan(tuple(v.lane for v in group), lead)
     # The tolerance makes a wait for exactly this moment end in a step, not in another wait.
     hungry = [v for v in playing if waiting or _dry(v) - now <= v.ahead_max_s + 1e-6]
@@ -107,7 +107,7 @@ def _leaves_time(playing: list[LaneView], group: list[LaneView], lead: bool, cos
     dries = [_dry(v) for v in playing]
     if not lead:
         dries = sorted(dries + [ends + costs.frame_s] * len(group))
-    return not dries or _safe_size(dries, len(playing) + len(group), 1, costs, ends) is not None
+    return _safe_size(dries, len(playing) + len(group), 1, costs, ends) is not None
 
 
 def _ride(chosen: list[LaneView], waiting: list[LaneView], playing: list[LaneView], costs: Costs, now: float) -> bool:

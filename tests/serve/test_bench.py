@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -175,4 +176,4 @@ def test_a_soak_passes_on_a_good_server_and_finds_wrong_sound_on_a_bad_one() -> 
                 outcomes = facts["outcomes"]
                 assert isinstance(outcomes, dict) and "garbage:closed_without_a_word" not in outcomes
 
-    run(test)
+    uvloop.run(test())  # the loop that the command uses: its sockets differ from asyncio's

@@ -83,6 +83,16 @@ def test_when_somebody_must_be_late_the_step_that_carries_most_catches_up_soones
     assert len(plan(views, CPU, 10.0).lanes) == 8
 
 
+def test_with_lanes_to_step_it_never_waits_however_slow_the_machine_is() -> None:
+    """Once three newcomers past their lead waited for ever: no plan was safe, and nobody played."""
+    slow = CPU.slower(20.0)
+    for kinds in ([Next.FULL] * 3, [Next.LEAD] * 3, [Next.LEAD, Next.FULL, Next.FULL]):
+        newcomers = [new(n, kind, float(n)) for n, kind in enumerate(kinds)]
+        assert plan(newcomers, slow, 10.0).lanes
+        assert plan([playing(8, 9.0), *newcomers], slow, 10.0).lanes
+        assert plan([playing(8, 10.01), *newcomers], slow, 10.0).lanes
+
+
 def simulate(n: int, costs: Costs, seconds: float) -> tuple[int, list[float]]:
     """n streams that never end, joining 0.3 s apart: underruns after their start, and each one's wait for sound."""
     lead, now = 16, 0.0
