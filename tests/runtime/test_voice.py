@@ -22,6 +22,7 @@ from runtime.train import evaluate
 VOICE = Path(__file__).resolve().parents[2] / "voices" / "demo"
 BYTES_MAX = 25_000_000
 PEAK_MAX = 1.5
+WER_MAX = 0.2  # what the voice promises; its card says what was measured
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,3 @@ def test_a_recogniser_understands_it(engine: SpeechEngine) -> None:
     lines = json.loads(evaluate.HELD_OUT.read_text())
     figures = evaluate.word_errors(lambda text: evaluate.say(engine, text)[0], lines, evaluate.Recogniser())
     assert figures["wer"] <= WER_MAX
-
-
-WER_MAX = 0.4
