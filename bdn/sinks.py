@@ -22,6 +22,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 PAGE = 4096
 MEMORY_FACTOR = 2  # Room for the model in the page cache and as much again for whoever loads it.
 SAMPLE_BYTES = 32 << 20
+DIRECT_BYTES_MIN = 1 << 30  # The slots' own first touch (128 MiB) must be small beside what they save.
 COST_MAX_S = 0.35e-9  # Core-seconds a byte: 0.15 to 0.25e-9 is what a buffered write into warm memory takes.
 
 
@@ -172,6 +173,8 @@ class SinkPolicy:
             return self.choice is SinkChoice.DIRECT
         if available_bytes < MEMORY_FACTOR * model_bytes:
             return True
+        if model_bytes < DIRECT_BYTES_MIN:
+            return False
         return self._bytes >= SAMPLE_BYTES and self._cpu_s / self._bytes > COST_MAX_S
 
     def note(self, size: int, cpu_s: float) -> None:

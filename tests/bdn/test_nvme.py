@@ -264,6 +264,7 @@ def test_writes_go_past_the_page_cache_where_memory_is_short_or_dear() -> None:
     assert not policy.direct(4 * gb, available_bytes=9 * gb)
     policy.note(SAMPLE_BYTES, SAMPLE_BYTES * COST_MAX_S * 2)
     assert policy.direct(4 * gb, available_bytes=100 * gb)
+    assert not policy.direct(gb // 2, available_bytes=100 * gb), "the slots' first touch would cost more than it saves"
     for _ in range(100):
         policy.note(SAMPLE_BYTES, SAMPLE_BYTES * COST_MAX_S / 2)
     assert not policy.direct(4 * gb, available_bytes=100 * gb), "it became cheap again"
