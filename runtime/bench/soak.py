@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import json
 import random
 import socket
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import aiohttp
+import numpy as np
 
 from runtime.bench.arrivals import PROMPTS, Call
 from runtime.bench.clients import Target, setup_message
@@ -28,13 +28,14 @@ STALL_S = 3.0
 WATCHED = ("process_resident_memory_bytes", "tts_streams_active", "tts_sockets", "tts_underruns_total")
 # Few sounds, so that each is heard often enough to be compared.
 TEXTS, SEEDS = PROMPTS[:4], 2
+ROUNDING_MAX = 8  # of 32767
 
 
 @dataclass
 class Tally:
     acts: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
-    sounds: dict[tuple[str, int], str] = field(default_factory=dict)
+    sounds: dict[tuple[str, int], bytes] = field(default_factory=dict)
     compared: int = 0
     wrong: list[str] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
@@ -165,23 +166,31 @@ async def _some_sound(ws: aiohttp.ClientWebSocketResponse, chunks: int) -> None:
             return
 
 
+def _alike(a: bytes, b: bytes) -> bool:
+    """Equal but for rounding: a matrix product's last bit depends on how many streams share it (6e-7 was measured)."""
+    if len(a) != len(b):
+        return False
+    x, y = (np.frombuffer(data[: len(data) & ~1], "<i2").astype(np.int32) for data in (a, b))
+    return not len(x) or int(np.abs(x - y).max()) <= ROUNDING_MAX
+
+
 async def _end(ws: aiohttp.ClientWebSocketResponse, tally: Tally | None = None, call: Call | None = None) -> str:
     """Reads to the end; compares the sound with what the same call gave before."""
-    digest = hashlib.blake2b()
+    heard = bytearray()
     while True:
         message = await ws.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
             return "closed_without_a_word"
         value = json.loads(message.data)
         if value["type"] == "audio":
-            digest.update(base64.b64decode(value["audio"]))
+            heard += base64.b64decode(value["audio"])
         elif value["type"] == "error":
             return str(value.get("reason", "error"))
         elif value["type"] == "end_of_stream":
             break
     if tally and call:
-        first = tally.sounds.setdefault((call.text, call.seed), digest.hexdigest())
+        first = tally.sounds.setdefault((call.text, call.seed), bytes(heard))
         tally.compared += 1
-        if first != digest.hexdigest():
+        if not _alike(first, bytes(heard)):
             tally.wrong.append(f"{call.text[:40]} (seed {call.seed})")
     return "done"
