@@ -55,6 +55,8 @@ def seaweed(directory: Path) -> Iterator[S3Service]:
                                                  _identity("reader", READER, ["Read", "List"])]}))  # fmt: skip
     command = [
         weed, "server", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", f"-s3.port={s3}",
+        # Both listen on fixed ports unless told not to, so that a second service on one machine would not start.
+        "-s3.port.iceberg=0", "-s3.port.lance=0",
         f"-s3.config={config}", "-s3.autoCreateBucket=false", f"-master.port={master}", f"-volume.port={volume}",
         f"-filer.port={filer}", "-master.telemetry=false", "-volume.max=50", "-master.volumeSizeLimitMB=256",
     ]  # fmt: skip
