@@ -16,11 +16,11 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from bdn.errors import Invalid
 from bdn.http.head import HEAD_BYTES_MAX, BadMessage, Request, parse_request, response_bytes
+from bdn.http.pace import Pace, set_congestion
 from bdn.ports import Span
 
 BODY_BYTES_MAX = 4 << 20  # Requests carry probes and coordinators' messages, never weights.
@@ -172,23 +172,6 @@ class HttpServer:
 
     def forget(self, connection: _Connection) -> None:
         self._connections.discard(connection)
-
-
-class Pace:
-    """Spreads bytes over time at a fixed rate, over all connections together."""
-
-    def __init__(self, bytes_per_s: float) -> None:
-        self.bytes_per_s = bytes_per_s
-        self._free_at = 0.0
-
-    async def take(self, size: int) -> None:
-        if self.bytes_per_s <= 0:
-            return
-        now = asyncio.get_running_loop().time()
-        start = max(self._free_at, now - 0.05)  # At most 50 ms of unused rate is kept.
-        self._free_at = start + size / self.bytes_per_s
-        if self._free_at > now:
-            await asyncio.sleep(self._free_at - now)
 
 
 class _Connection:
@@ -412,18 +395,3 @@ class _Connection:
             self._writing = False
         elif not self._writable.done():
             self._writable.set_result(None)
-
-
-def set_congestion(sock: socket.socket, name: str) -> None:
-    """Accepted sockets inherit it. Worth setting where the machine's default paces a loopback (bbr: a quarter of the
-    rate at three times the CPU)."""
-    if not name:
-        return
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
-    except OSError as why:
-        available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
-        names = available.read_text(encoding="ascii").strip() if available.exists() else "unknown"
-        raise Invalid(
-            f"congestion control {name!r} cannot be set: {why.strerror}", hint=f"this machine has: {names}"
-        ) from why
