@@ -152,6 +152,8 @@ class Rollout:
         return found
 
     def _arrive(self, machine: Machine, announce: bool) -> None:
+        if machine.number in self._gone:
+            return  # It died for good before it came; its pulls are counted as lost.
         self._views[machine.number][machine.number] = True
         machine.life += 1
         machine.alive = True
@@ -220,6 +222,8 @@ class Rollout:
             self.loop.call_at(at, self._break, fault, machine)
 
     def _break(self, fault: Fault, machine: Machine) -> None:
+        if fault.kind in ("restart", "flap", "leave") and not machine.alive:
+            return  # There is nothing to stop, and starting it now would make it arrive twice.
         if fault.kind in ("die", "restart", "flap"):
             self._die(machine, fault)
         elif fault.kind == "leave":

@@ -166,7 +166,7 @@ async def _some_sound(ws: aiohttp.ClientWebSocketResponse, chunks: int) -> None:
             return
 
 
-def _alike(a: bytes, b: bytes) -> bool:
+def alike(a: bytes, b: bytes) -> bool:
     """Equal but for rounding: a matrix product's last bit depends on how many streams share it (6e-7 was measured)."""
     if len(a) != len(b):
         return False
@@ -191,6 +191,6 @@ async def _end(ws: aiohttp.ClientWebSocketResponse, tally: Tally | None = None, 
     if tally and call:
         first = tally.sounds.setdefault((call.text, call.seed), bytes(heard))
         tally.compared += 1
-        if not _alike(first, bytes(heard)):
+        if not alike(first, bytes(heard)):
             tally.wrong.append(f"{call.text[:40]} (seed {call.seed})")
     return "done"

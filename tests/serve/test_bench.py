@@ -168,7 +168,7 @@ class Leaky(FakeEngine):
 
 def test_a_soak_passes_on_a_good_server_and_finds_wrong_sound_on_a_bad_one() -> None:
     async def test() -> None:
-        for engine, good, minutes in ((FakeEngine(lanes=4), True, 0.12), (Leaky(lanes=4), False, 1.0)):
+        for engine, good, minutes in ((FakeEngine(lanes=4), True, 0.3), (Leaky(lanes=4), False, 1.0)):
             async with serving(engine, stall_s=30.0) as at:
                 facts = await soak(target(at), minutes=minutes, streams=6, seed=3, say=quiet)
                 assert facts["passed"] is good, facts

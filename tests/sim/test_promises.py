@@ -21,6 +21,9 @@ KEPT: list[tuple[int, Scenario]] = [
     # A grant reached a node whose fetch of that chunk already waited for another node, which was then sent to it.
     (1, Scenario("j", "", (Model(bytes=250_000_000),), Nodes(count=12), joins=Joins(present=0, over_s=2, lag_s=1),
                  limits=Limits(settle_s=1.0))),
+    # A node that died for good before it had arrived came all the same, alive and without its pull.
+    (0, Scenario("random", "", (Model(bytes=1, chunk_mib=2),), Nodes(count=2), joins=Joins(present=0, over_s=1.0),
+                 faults=(Fault(kind="die", at_s=0.0, nodes=1, first=0),), limits=Limits(settle_s=0.3))),
 ]  # fmt: skip
 
 deaths = st.builds(
