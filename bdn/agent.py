@@ -152,7 +152,10 @@ class Agent:
             path = self._store.published(digest)
             verified = self._store.verified(digest)
             have = manifest.unique_bytes if path else sum(c.size for c in manifest.chunks if c.digest in verified)
-            models.append({"digest": str(digest), "bytes": manifest.unique_bytes, "verified_bytes": have, "path": path})
+            models.append({
+                "digest": str(digest), "names": list(self._store.names(digest)), "bytes": manifest.unique_bytes,
+                "verified_bytes": have, "path": path,
+            })  # fmt: skip
         return {
             "name": self._settings.node_name, "pid": os.getpid(), "ready": self._ready, "port": self._port,
             "uptime_s": round(LoopClock().now() - self._started_at, 3),

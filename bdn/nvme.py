@@ -1,7 +1,7 @@
 """Owns this node's disk: models as whole files in place, which of their chunks are verified, one owner per directory.
 
 Under the root: `models/<hex>` are complete models, nothing else ever appears there; `staging/<hex>` are files still
-being filled; `state/<hex>` holds each model's manifest documents, its packs of small files and its bitfield. A chunk
+being filled; `state/<hex>` holds each model's manifest documents, names, packs of small files and bitfield. A chunk
 is written once, at its final offset: no chunk store beside the files, no reassembly.
 """
 
@@ -19,6 +19,7 @@ from bdn.bitfield import boot_id
 from bdn.digest import Digest
 from bdn.errors import ChunkCorrupt, Corrupt, DiskFull, Invalid
 from bdn.manifest import Chunk, Manifest, parse
+from bdn.names import Names
 from bdn.nvme_model import ModelOnDisk
 from bdn.ports import OpenChunk, Sink
 from bdn.sinks import FileSink, SinkChoice, SinkPolicy, available_memory, free_bytes
@@ -48,6 +49,8 @@ class NvmeStore:
         self._models: dict[Digest, ModelOnDisk] = {}
         self._where: dict[Digest, list[ModelOnDisk]] = {}
         self._admission = asyncio.Lock()
+        self._names = Names(self.root / "state")
+        self._naming = asyncio.Lock()
         self._thrown = 0
         self._syncs: dict[Digest, asyncio.Task[None]] = {}
         self._boot = boot_id()
@@ -92,6 +95,7 @@ class NvmeStore:
             model = ModelOnDisk(self.root, manifest, self._boot)
             model.prepare(())
             self._enter(model)
+            self._names.load(model.digest)
         known = {m.digest.hex for m in self._models.values()}
         for part in ("models", "staging"):
             for directory in sorted((self.root / part).iterdir()):
@@ -224,6 +228,16 @@ class NvmeStore:
     def manifest(self, manifest: Digest) -> Manifest:
         return self._model(manifest).manifest
 
+    def names(self, manifest: Digest) -> tuple[str, ...]:
+        """Under which names it was pulled, the latest last; a restart keeps them."""
+        return self._names.of(manifest)
+
+    async def note_name(self, manifest: Digest, name: str) -> None:
+        """An admitted model's name; a model that had it before has it no longer."""
+        self._model(manifest)
+        async with self._naming:
+            await _to_the_end(asyncio.to_thread(self._names.note, manifest, name))
+
     def open(self, digest: Digest) -> OpenChunk | None:
         """The `Shelf` side: a verified chunk, from the file it lies in."""
         if self._arena is not None and (in_memory := self._arena.open(digest)) is not None:
@@ -268,6 +282,7 @@ class NvmeStore:
             if not holders:
                 self._where.pop(digest, None)
         del self._models[manifest]
+        self._names.forget(manifest)
         model.close()
         await asyncio.to_thread(self._throw_away, manifest.hex)
 

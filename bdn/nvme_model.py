@@ -65,8 +65,8 @@ class ModelOnDisk:
         (state / "packs").mkdir(parents=True, exist_ok=True)
         first, *lists = manifest.documents
         for body in lists:
-            _write_whole(state / f"list-{Digest.of(body).hex}", body)
-        _write_whole(state / "manifest", first)
+            write_whole(state / f"list-{Digest.of(body).hex}", body)
+        write_whole(state / "manifest", first)
         model = ModelOnDisk(root, manifest, boot)
         model.prepare(others)
         return model
@@ -367,7 +367,8 @@ def _has_size(path: Path, size: int) -> bool:
         return False
 
 
-def _write_whole(path: Path, body: bytes) -> None:
+def write_whole(path: Path, body: bytes) -> None:
+    """The old file or the new one, whatever happens in between."""
     temporary = path.with_name(path.name + ".new")
     temporary.write_bytes(body)
     _fsync(temporary)

@@ -106,16 +106,16 @@ class Pulls:
         """
         digest = reference.digest or await self.digest_of(reference)
         if digest in self._tasks:
-            return self._pulls[digest]
+            return await self._join(digest, reference)
         manifest = await self._manifest(digest)
         if digest in self._tasks:  # Someone else asked while the manifest was read.
-            return self._pulls[digest]
+            return await self._join(digest, reference)
         pull = Pull(digest, str(reference))
         pull.progress = Progress(0, manifest.unique_bytes, 0, len(manifest.chunks))
         self._pulls.pop(digest, None)
         self._pulls[digest] = pull
         self._forget_oldest()
-        task = asyncio.create_task(self._run(pull, manifest, priority, use))
+        task = asyncio.create_task(self._run(pull, manifest, reference, priority, use))
         self._tasks[digest] = task
         task.add_done_callback(lambda _: self._tasks.pop(digest, None))
         return pull
@@ -143,11 +143,25 @@ class Pulls:
         except Missing:
             raise Missing(f"there is no manifest {digest} at the origin", hint="`bdn ls` lists what there is") from None
 
-    async def _run(self, pull: Pull, manifest: Manifest, priority: int, use: OriginUse) -> None:
+    async def _join(self, digest: Digest, reference: Reference) -> Pull:
+        """Who joins may call the model otherwise than who began."""
+        pull = self._pulls[digest]
+        if digest in self._store.models():
+            await self._note(digest, reference)
+        return pull
+
+    async def _note(self, digest: Digest, reference: Reference) -> None:
+        if reference.name:
+            await self._store.note_name(digest, str(reference))
+
+    async def _run(self, pull: Pull, manifest: Manifest, reference: Reference, priority: int, use: OriginUse) -> None:
         started = self._clock.now()
         try:
             async with self._slots:
                 pull.state = State.PULLING
+                # Named before it is filled: what a crash leaves half pulled has a name as well.
+                await self._store.admit(manifest)
+                await self._note(manifest.digest, reference)
 
                 def progressed(progress: Progress) -> None:
                     pull.progress = progress

@@ -43,12 +43,12 @@ def _text(s: dict[str, Any]) -> str:
         f"store {s['store']}: {size_text(s['free_bytes'])} free; origin {s['origin'] or 'none'}",
         f"moved: {tiers}; sent to peers {size_text(s['served_bytes'])}",
     ]
-    names = {p["digest"]: p["name"] for p in s["pulls"]}
+    active = {p["digest"] for p in s["pulls"] if p["state"] in ("queued", "pulling")}
     rows = []
     for m in s["models"]:
         part = m["verified_bytes"] / m["bytes"] if m["bytes"] else 1.0
-        rows.append((names.get(m["digest"], ""), m["digest"][:15] + "…", size_text(m["bytes"]), f"{part:.0%}",
-                     m["path"] or "pulling"))  # fmt: skip
+        rows.append(((m["names"] or [""])[-1], m["digest"][:15] + "…", size_text(m["bytes"]), f"{part:.0%}",
+                     m["path"] or ("pulling" if m["digest"] in active else "incomplete")))  # fmt: skip
     if rows:
         lines += ["", table(("NAME", "DIGEST", "SIZE", "VERIFIED", "DIRECTORY"), rows)]
     failed = [p for p in s["pulls"] if p["state"] == "failed"]

@@ -50,12 +50,18 @@ def _store(call: Call) -> int:
 
     async def work() -> tuple[Digest, int, tuple[str, ...]]:
         async with AgentClient(settings.socket_path, wait_s=settings.agent_wait_s) as agent:
-            models = {m["digest"]: m for m in (await agent.status())["models"]}
-            names = {p["name"]: p["digest"] for p in (await agent.status())["pulls"]}
+            status = await agent.status()
+            models = {m["digest"]: m for m in status["models"]}
+            names = {name: m["digest"] for m in status["models"] for name in m["names"]}
             digest = str(reference.digest) if reference.digest else names.get(str(reference), "")
             if digest not in models:
                 raise Invalid(f"{reference} is not on this node", hint="`bdn status` lists what is; name it @b3:…")
-            return Digest.parse(digest), models[digest]["bytes"], await agent.verify(Digest.parse(digest))
+            bad = await agent.verify(Digest.parse(digest))
+            if not bad and models[digest]["path"] is None:
+                have, size = models[digest]["verified_bytes"], models[digest]["bytes"]
+                what = f"{reference} is incomplete: {size_text(have)} of {size_text(size)} are here and match"
+                raise Corrupt(what, hint="`bdn pull` brings the rest")
+            return Digest.parse(digest), models[digest]["bytes"], bad
 
     digest, size, bad = asyncio.run(work())
     if bad:

@@ -114,6 +114,47 @@ def test_pull_through_an_agent_gives_a_directory_of_one_s_own(origin: str, tmp_p
         assert code == 0 and Path(out.strip(), "config.json").is_file()
 
 
+def test_names_outlive_the_agent_and_damage_is_found_after_it(origin: str, tmp_path: Path, capsys: Capture) -> None:
+    at = ["--store", str(tmp_path / "store")]
+    with agent(tmp_path / "store", origin):
+        assert run(capsys, "pull", "a-model", *at, "--quiet")[0] == 0
+    with agent(tmp_path / "store"):
+        assert run(capsys, "verify", "a-model", *at)[0] == 0
+        _, out, _ = run(capsys, "status", *at)
+        assert "a-model:latest" in out and "incomplete" not in out
+        weights = next((tmp_path / "store" / "models").glob("*/model.safetensors"))
+        with open(weights, "r+b") as file:
+            file.write(b"\0flipped\0")
+        code, line = fails(capsys, "verify", "a-model", *at)
+        assert code == 3 and "went bad on disk" in line
+        _, out, _ = run(capsys, "status", *at)
+        assert "incomplete" in out and "pulling" not in out, "nothing pulls it"
+    with agent(tmp_path / "store"):
+        code, line = fails(capsys, "verify", "a-model", *at)
+        assert code == 3 and "incomplete" in line and "bdn pull" in line
+
+
+def test_a_name_is_the_model_pulled_last_under_it_and_a_torn_file_costs_only_names(
+    model: Path, origin: str, tmp_path: Path, capsys: Capture
+) -> None:
+    at = ["--store", str(tmp_path / "store"), "--json", "--quiet"]
+    with agent(tmp_path / "store", origin):
+        _, old, _ = run(capsys, "pull", "a-model", *at)
+        (model / "config.json").write_bytes(b"{}")
+        assert cli.main(["mirror", str(model), "--origin", origin, "--quiet"]) == 0
+        _, new, _ = run(capsys, "pull", "a-model", *at)
+        assert json.loads(old)["digest"] != json.loads(new)["digest"]
+    with agent(tmp_path / "store"):
+        assert json.loads(run(capsys, "verify", "a-model", *at)[1])["digest"] == json.loads(new)["digest"]
+        names = {m["digest"]: m["names"] for m in json.loads(run(capsys, "status", *at)[1])["models"]}
+        assert names == {json.loads(old)["digest"]: [], json.loads(new)["digest"]: ["a-model:latest"]}
+    for kept in (tmp_path / "store" / "state").glob("*/names.json"):
+        kept.write_bytes(b'["a-mo')
+    with agent(tmp_path / "store"):
+        assert run(capsys, "verify", "a-model", *at)[0] == 1
+        assert run(capsys, "verify", json.loads(new)["digest"], *at)[0] == 0
+
+
 def test_run_becomes_the_command_with_the_model_s_directory(origin: str, tmp_path: Path) -> None:
     show = "import os,sys; print(open(sys.argv[1]+'/config.json').read(), os.environ['BDN_MODEL_DIR']==sys.argv[1])"
     with agent(tmp_path / "store", origin):
