@@ -23,6 +23,7 @@ from runtime.cli import Call
 from runtime.config import ModelSettings, SpeechSettings
 from runtime.errors import SpeechError, Usage
 from runtime.port import Engine, FrameOut, LaneState, Pcm, StreamSpec
+from runtime.whole_file import naming, whole_file
 
 EXAMPLES = """
 tts say "Hello there." -o hello.wav --model MODEL
@@ -59,18 +60,21 @@ class FileSink:
     file: IO[bytes]
     encoder: StreamEncoder
     seekable: bool
+    name: str
 
     def write(self, pcm: Pcm) -> None:
-        self.file.write(self.encoder.encode(pcm))
-        self.file.flush()
+        with naming(self.name):
+            self.file.write(self.encoder.encode(pcm))
+            self.file.flush()
 
     def close(self) -> None:
-        self.file.write(self.encoder.finish())
-        header = self.encoder.final_header()
-        if header and self.seekable:
-            self.file.seek(0)
-            self.file.write(header)
-        self.file.flush()
+        with naming(self.name):
+            self.file.write(self.encoder.finish())
+            header = self.encoder.final_header()
+            if header and self.seekable:
+                self.file.seek(0)
+                self.file.write(header)
+            self.file.flush()
 
 
 class CardSink:
@@ -196,10 +200,10 @@ def _sinks(
 ) -> list[Sink]:
     sinks: list[Sink] = []
     if args.output == "-":
-        sinks.append(FileSink(sys.stdout.buffer, make(engine.sample_rate), False))
+        sinks.append(FileSink(sys.stdout.buffer, make(engine.sample_rate), False, "standard output"))
     elif args.output:
-        file = stack.enter_context(open(args.output, "wb"))  # noqa: SIM115 - the stack closes it
-        sinks.append(FileSink(file, make(engine.sample_rate), file.seekable()))
+        file = stack.enter_context(whole_file(args.output))
+        sinks.append(FileSink(file, make(engine.sample_rate), file.seekable(), args.output))
     if args.play:
         sinks.append(CardSink(engine.sample_rate))
     for sink in sinks:
@@ -224,7 +228,8 @@ def _take(frame: FrameOut, record: Record, sinks: list[Sink], began: float) -> N
 def _write_extras(args: argparse.Namespace, record: Record) -> None:
     if args.timestamps:
         render = times_srt if Path(args.timestamps).suffix == ".srt" else times_json
-        Path(args.timestamps).write_text(render(record.words), encoding="utf-8")
+        with whole_file(args.timestamps) as file, naming(args.timestamps):
+            file.write(render(record.words).encode())
     if args.dump:
         _dump(Path(args.dump), record)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import wave
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +57,33 @@ def test_text_is_read_from_standard_input(
     out = tmp_path / "a.srt"
     assert main(["say", "-o", str(tmp_path / "a.pcm"), "--model", str(small_checkpoint), "--timestamps", str(out)]) == 0
     assert "one two three" in " ".join(out.read_text().split())
+
+
+def test_an_interrupt_leaves_the_earlier_sound_as_it_was(
+    small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def until_control_c() -> Iterator[str]:
+        yield "one two three four five six "
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", until_control_c())
+    out = tmp_path / "k.wav"
+    out.write_bytes(b"the good one")
+    assert main(["say", "-o", str(out), "--model", str(small_checkpoint)]) == 130
+    assert [p.name for p in tmp_path.iterdir()] == ["k.wav"] and out.read_bytes() == b"the good one"
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_there_and_is_named(
+    small_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "x.wav"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # a full disk that needs no disk
+    try:
+        assert main(["say", "one two", "-o", str(out), "--model", str(small_checkpoint)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(out) in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
