@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
-from bdn.digest import Digest
+from bdn.digest import Digest, Hasher
 from bdn.errors import ChunkMissing, Corrupt, DiskFull, Invalid, Missing, ShortRead
 from bdn.manifest import Chunk, canonical
 from bdn.origins.layout import (
@@ -93,10 +93,19 @@ class DirectoryWriter:
         return await asyncio.to_thread(lambda: frozenset(c.digest for c in chunks if self._has(c)))
 
     def _has(self, chunk: Chunk) -> bool:
+        """By digest, not by name and length: a chunk that rotted on this disk is stored again, which repairs it."""
+        hasher, left = Hasher(), chunk.size
         try:
-            return (self.root / chunk_key(chunk.digest)).stat().st_size == chunk.size
+            with open(self.root / chunk_key(chunk.digest), "rb", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size != chunk.size:
+                    return False
+                buffer = memoryview(bytearray(min(chunk.size, READ_PIECE_BYTES)))
+                while left and (got := file.readinto(buffer)):
+                    hasher.update(buffer[:got])
+                    left -= got
         except OSError:
             return False
+        return hasher.digest() == chunk.digest
 
     async def put(self, chunk: Chunk, body: bytes | memoryview) -> None:
         await asyncio.to_thread(self._write, chunk_key(chunk.digest), body)

@@ -272,6 +272,18 @@ def test_a_corrupt_chunk_at_the_origin_is_exit_code_3_and_leaves_no_directory(
     assert not (tmp_path / "out").exists()
 
 
+def test_mirroring_again_repairs_a_damaged_chunk(model: Path, origin: str, tmp_path: Path, capsys: Capture) -> None:
+    largest = max((p for p in Path(origin, "chunks").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    body = bytearray(largest.read_bytes())
+    body[1000] ^= 1
+    body[1001] ^= 1
+    largest.write_bytes(body)
+    _, out, _ = run(capsys, "mirror", str(model), "--origin", origin, "--json", "--quiet")
+    assert json.loads(out)["bytes_uploaded"] == len(body), "that chunk, and no other"
+    assert cli.main(["pull", "a-model", "--to", str(tmp_path / "out"), "--origin", origin, "--quiet"]) == 0
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
 @pytest.mark.parametrize("ref", ["../etc/passwd", "a/../../b", "a:..", "a:b/..", "..", "a@b3:12"])
 def test_a_name_with_dots_is_refused_everywhere(ref: str, tmp_path: Path, capsys: Capture) -> None:
     for argv in (["pull", ref], ["wait", ref], ["show", ref, "--origin", str(tmp_path)]):
