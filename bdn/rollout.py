@@ -90,12 +90,16 @@ class Wave:
         async with AgentClient(member.socket, wait_s=READY_S) as agent:
             asked = asyncio.ensure_future(agent.status())
             ended = asyncio.ensure_future(member.agent.process.wait())
-            await asyncio.wait([asked, ended], return_when=asyncio.FIRST_COMPLETED)
-            ended.cancel()
-            if not asked.done():
-                asked.cancel()
-                raise member.agent.failed()
-            member.last = asked.result()
+            try:
+                await asyncio.wait([asked, ended], return_when=asyncio.FIRST_COMPLETED)
+                if not asked.done():
+                    raise member.agent.failed()
+                member.last = asked.result()
+            finally:
+                # Awaited here, or an interrupt would close the client under a question still on its way.
+                for waiting in (asked, ended):
+                    waiting.cancel()
+                await asyncio.gather(asked, ended, return_exceptions=True)
 
     async def ask(self) -> float:
         """Ask all nodes at once; returns when each has the model (or was killed). The clock's time of the asking.

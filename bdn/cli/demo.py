@@ -42,6 +42,8 @@ def run(call: Call) -> int:
     args = call.args
     if not 1 <= args.nodes <= NODES_MAX:
         raise Usage(f"--nodes is from 1 to {NODES_MAX}")
+    if args.kill and args.nodes < 2:
+        raise Usage("--kill needs --nodes 2 or more: somebody must be left to finish")
     if args.model and not Path(args.model).is_dir():
         raise Usage(f"there is no directory {args.model}")
     story = Story(

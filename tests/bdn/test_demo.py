@@ -134,6 +134,26 @@ def test_an_interrupted_demo_leaves_no_process(small: Path, tmp_path: Path, numb
     assert descendants(str(work)) == []
 
 
+def test_ctrl_c_while_the_agents_start_says_nothing_of_our_insides(small: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    command = [sys.executable, "-m", "bdn", "demo", "--work", str(work), "--model", str(small), "--no-speech",
+               "--nodes", "2", "--quiet"]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stderr is not None
+        while not list((work / "run" / "nodes").glob("node-*/**/*")) and process.poll() is None:
+            time.sleep(0.01)  # An agent has its store, and the demo is asking whether it listens yet.
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "Traceback" not in said and "never retrieved" not in said, said
+
+
+def test_a_demo_that_would_leave_nobody_alive_is_refused(small: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bdn", "demo", "--work", str(tmp_path), "--model", str(small), "--nodes", "1"]
+    done = subprocess.run([*command, "--kill"], capture_output=True, text=True, env=environment())
+    assert done.returncode == 2 and "--nodes 2 or more" in done.stderr
+
+
 def test_one_demo_at_a_time_in_a_directory_and_bad_input_is_one_line(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
