@@ -103,7 +103,15 @@ class DiskFull(Invalid):
     def __init__(self, path: str, need_bytes: int, free_bytes: int) -> None:
         self.path, self.need_bytes, self.free_bytes = path, need_bytes, free_bytes
         super().__init__(
-            f"not enough space: {need_bytes / 1e9:.2f} GB needed, {free_bytes / 1e9:.2f} GB free",
+            f"not enough space: {_size(need_bytes)} needed, {_size(free_bytes)} free",
             where=path,
-            hint="free space there, or name another cache directory",
+            hint="free space there, or choose another place",
         )
+
+
+def _size(size: int) -> str:
+    """As `bdn.sizes` writes it, which the core may not import."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.2f} {unit}"
+    return f"{size} B"
