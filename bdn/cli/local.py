@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 from typing import Any
 
 from bdn.cli.verb import Call
@@ -31,6 +32,8 @@ def obtain(call: Call) -> Ready:
     parse_reference(args.ref)  # A wrong name is the caller's fault, whether an agent runs or not.
     if not 0 <= args.priority <= 9:
         raise Usage("--priority is from 0 to 9")
+    if not 0 <= args.timeout_s < math.inf:  # Refuses NaN as well.
+        raise Usage(f"--timeout-s is out of bounds: {args.timeout_s:g}", hint="allowed: from 0, which never gives up")
     settings = call.settings(ClientSettings)
 
     async def work() -> Ready:

@@ -12,6 +12,7 @@ from bdn.config import MirrorSettings, OriginSettings, need_origin
 from bdn.errors import Usage
 from bdn.mirror import MirrorPlan, MirrorProgress, MirrorResult, mirror
 from bdn.origins.open import open_writer
+from bdn.reference import DEFAULT_TAG, check_tag
 from bdn.sizes import size_text
 from bdn.specs import ModelSpec, make_spec, read_specs
 from bdn.upstreams import open_upstream
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", nargs="?", default="", metavar="SOURCE", help=forms)
     parser.add_argument("-f", "--file", metavar="SPEC", help="YAML list of models instead of SOURCE")
     parser.add_argument("--name", default="", metavar="NAME", help="name at the origin (default: the source's own)")
-    parser.add_argument("--tag", default="", metavar="TAG", help="tag to move (default: latest)")
+    parser.add_argument("--tag", default=None, metavar="TAG", help="tag to move (default: latest)")
     parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit of a hub repository")
     parser.add_argument("--allow", action="append", default=[], metavar="GLOB",
                         help="take only files that match; gitignore rules, may be repeated")  # fmt: skip
@@ -54,11 +55,12 @@ def _specs(args: argparse.Namespace) -> tuple[ModelSpec, ...]:
     if bool(args.source) == bool(args.file):
         raise Usage("name one SOURCE, or a list of them with -f SPEC")
     if args.file:
-        if args.name or args.tag or args.revision or args.allow or args.ignore:
+        if args.name or args.tag is not None or args.revision or args.allow or args.ignore:
             raise Usage("with -f, names, tags, revisions and patterns stand in the file")
         return read_specs(Path(args.file))
+    tag = DEFAULT_TAG if args.tag is None else check_tag(args.tag)  # An empty $TAG of a script must not move latest.
     return (
-        make_spec(args.source, name=args.name, tag=args.tag, revision=args.revision, allow=tuple(args.allow),
+        make_spec(args.source, name=args.name, tag=tag, revision=args.revision, allow=tuple(args.allow),
                   ignore=tuple(args.ignore)),
     )  # fmt: skip
 

@@ -307,6 +307,18 @@ def test_no_agent_no_origin_bad_port_and_an_unknown_setting(
     assert fails(capsys, "ls")[1] == "unknown setting BDN_ORIGN in the environment: did you mean BDN_ORIGIN?"
 
 
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf"])
+def test_a_timeout_that_is_none_is_usage_whether_an_agent_runs_or_not(seconds: str, capsys: Capture) -> None:
+    for verb in ("pull", "wait"):
+        code, line = fails(capsys, verb, "a", f"--timeout-s={seconds}")
+        assert code == 2 and line.startswith(f"--timeout-s is out of bounds: {seconds}")
+
+
+def test_an_empty_tag_is_refused_and_moves_nothing(model: Path, tmp_path: Path, capsys: Capture) -> None:
+    code, line = fails(capsys, "mirror", str(model), "--origin", str(tmp_path / "o"), "--tag", "")
+    assert code == 2 and line.startswith("not a tag: ''") and not (tmp_path / "o").exists()
+
+
 def test_a_directory_that_holds_something_else_is_left_alone(origin: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
