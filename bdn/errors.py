@@ -60,10 +60,12 @@ class ChunkMissing(Missing):
 class ChunkCorrupt(Corrupt):
     def __init__(self, digest: Digest, *, source: str, got: Digest) -> None:
         self.digest, self.source, self.got = digest, source, got
+        # A person sees it only once every source has failed. In a bucket a mirror skips what is there by name.
+        at_origin = "`bdn mirror` the model again rewrites it in a directory; in a bucket delete that chunk first"
         super().__init__(
             f"{source} sent chunk {digest.short} with digest {got.short}",
             where=source,
-            hint="the bytes were dropped; the next holder is asked",
+            hint=at_origin if source == "origin" else "run `bdn verify` on that node, then pull again",
         )
 
 

@@ -12,7 +12,7 @@ from bdn.cli.console import Bars, table
 from bdn.cli.verb import Call
 from bdn.config import OriginSettings, ServeSettings
 from bdn.demo import TEXT, Demo, Outlet, Story
-from bdn.errors import Usage
+from bdn.errors import Invalid, Usage
 from bdn.receipt import Receipt, Wave
 from bdn.rollout import first_error
 from bdn.sizes import size_text
@@ -45,7 +45,7 @@ def run(call: Call) -> int:
     if args.kill and args.nodes < 2:
         raise Usage("--kill needs --nodes 2 or more: somebody must be left to finish")
     if args.model and not Path(args.model).is_dir():
-        raise Usage(f"there is no directory {args.model}")
+        raise Invalid(f"there is no directory {args.model}", hint="name one that holds a model")
     story = Story(
         Path(args.work).absolute(), args.nodes, args.text, args.model and str(Path(args.model).absolute()),
         speech=not args.no_speech, warm=not args.no_warm, kill=args.kill, origin=call.settings(OriginSettings),

@@ -11,7 +11,7 @@ from bdn.cli.verb import Call
 from bdn.client import AgentClient
 from bdn.config import ClientSettings, OriginSettings
 from bdn.digest import Digest
-from bdn.errors import Corrupt, Invalid, Usage
+from bdn.errors import Corrupt, Invalid
 from bdn.inspection import inspect
 from bdn.reference import parse_reference
 from bdn.sizes import size_text
@@ -34,7 +34,7 @@ def run(call: Call) -> int:
 
 def _directory(call: Call, root: Path) -> int:
     if not root.is_dir():
-        raise Usage(f"there is no directory {root}")
+        raise Invalid(f"there is no directory {root}", hint="name the one that `bdn pull --to` made")
     _, manifest = with_origin(call, lambda origin: find(origin, call.args.ref))
     with call.console.bars() as bars:
         findings = inspect(manifest, root, bars.add(f"reading {root}").update)

@@ -205,6 +205,10 @@ def test_an_unknown_source_and_a_missing_directory(tmp_path: Path, capsys: Captu
                                "s3://bucket/prefix, https://host/file-or-list, or a directory")  # fmt: skip
     code, line = fails(capsys, "mirror", str(tmp_path / "no"), "--origin", o)
     assert code == 1 and line.startswith(f"there is no directory {tmp_path}/no: ")
+    no = str(tmp_path / "no")
+    for argv in (["verify", "a", "--dir", no, "--origin", o], ["demo", "--model", no]):
+        code, line = fails(capsys, *argv)
+        assert code == 1 and line.startswith(f"there is no directory {tmp_path}/no: "), "the same for every verb"
 
 
 def test_a_pattern_that_matches_nothing_lists_what_is_there(model: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -268,7 +272,7 @@ def test_a_corrupt_chunk_at_the_origin_is_exit_code_3_and_leaves_no_directory(
         if path.is_file():
             path.write_bytes(bytes(path.stat().st_size))
     code, line = fails(capsys, "pull", "a-model", "--to", str(tmp_path / "out"), "--origin", origin)
-    assert code == 3 and "with digest b3:" in line
+    assert code == 3 and "with digest b3:" in line and "`bdn mirror` the model again" in line
     assert not (tmp_path / "out").exists()
 
 
