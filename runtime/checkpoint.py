@@ -19,7 +19,7 @@ from runtime.cloning import clip_prompts
 from runtime.config import ModelSettings
 from runtime.engine import SpeechEngine, Trace
 from runtime.entries import EntryMaker, PlainFeed
-from runtime.errors import CheckpointInvalid, NameUnknown, SpecInvalid
+from runtime.errors import CheckpointInvalid, NameUnknown, SpecInvalid, SpeechError
 from runtime.graphs import CapturedStep, CompiledStep, EagerStep, MakeRunner
 from runtime.model import layout
 from runtime.model.codec import Codec, load_codec
@@ -76,6 +76,7 @@ def load(
     where = torch.device(device)
     if dtype == "int8" and where.type != "cpu":
         raise SpecInvalid("dtype", "int8 is for processors only; use bfloat16")
+    _check_there_is(where)
     tensors = _tensors(directory / config.model_file, where)
     weights.check(tensors, layout.expected(config), config.model_file, values=check_values)
     model = layout.assemble(
@@ -87,6 +88,14 @@ def load(
     )  # fmt: skip
     encode = _read_as(directory, config, _tokenizer(directory / config.tokenizer_file))
     return Checkpoint(config, model, codec, Voices(directory, config), encode, text_rules)
+
+
+def _check_there_is(where: torch.device) -> None:
+    """Raise SpeechError where this machine has no such device: torch would say so deep in the loading."""
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if where.type == "cuda" and (where.index or 0) >= devices:
+        there = f"{devices} CUDA devices" if devices else "no CUDA device"
+        raise SpeechError(f"device {where}: {there} can be used here; use --device cpu, or look at nvidia-smi")
 
 
 def start(settings: ModelSettings, trace: Trace | None = None) -> SpeechEngine:

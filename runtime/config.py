@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ class Setting:
     low: float | None
     high: float | None
     choices: tuple[str, ...]
+    pattern: str
     secret: bool
 
     @property
@@ -61,6 +63,8 @@ class Setting:
                 raise Usage(f"{where} is out of bounds: {text}", f"allowed: {low:g} to {high:g} {self.unit}".rstrip())
         if self.choices and value not in self.choices:
             raise Usage(f"{where} is unknown: {str(text)[:80]!r}", f"allowed: {', '.join(self.choices)}")
+        if self.pattern and not re.fullmatch(self.pattern, str(value)):
+            raise Usage(f"{where} is unknown: {str(text)[:80]!r}", self.about)
         return value
 
 
@@ -87,10 +91,14 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] = (),
+    pattern: str = "",
     secret: bool = False,
 ) -> Any:
     """A dataclass field that is a setting. A secret comes from the environment or a file, never from a flag."""
-    meta = {"about": about, "unit": unit, "low": low, "high": high, "choices": choices, "secret": secret}
+    meta = {
+        "about": about, "unit": unit, "low": low, "high": high, "choices": choices, "pattern": pattern,
+        "secret": secret,
+    }  # fmt: skip
     return field(default=cast(Any, default), metadata=meta)
 
 
@@ -99,7 +107,7 @@ class ModelSettings:
     """Which model runs, and how."""
 
     model: Path = setting(Path("model"), "directory of the checkpoint", unit="path")  # noqa: RUF009 - a field
-    device: str = setting("cpu", "where the model runs: cpu, cuda or cuda:N")
+    device: str = setting("cpu", "where the model runs: cpu, cuda or cuda:N", pattern=r"cpu|cuda(:[0-9]{1,2})?")
     dtype: str = setting("float32", "what the model computes in", choices=("float32", "bfloat16", "int8"))
     threads: int = setting(1, "processor threads of one step; more than cores are slower", low=1, high=256)
     codebooks: int = setting(
@@ -200,7 +208,7 @@ def settings_of(group: type) -> tuple[Setting, ...]:
     for f in dataclasses.fields(group):
         m = f.metadata
         kind = tuple if isinstance(f.default, tuple) else Path if isinstance(f.default, Path) else type(f.default)
-        bounds = m["low"], m["high"], m["choices"]
+        bounds = m["low"], m["high"], m["choices"], m["pattern"]
         found.append(Setting(f.name, m["about"], m["unit"], kind, f.default, *bounds, m["secret"]))
     return tuple(found)
 
