@@ -19,7 +19,7 @@ from runtime.cloning import clip_prompts
 from runtime.config import ModelSettings
 from runtime.engine import SpeechEngine, Trace
 from runtime.entries import EntryMaker, PlainFeed
-from runtime.errors import CheckpointInvalid, NameUnknown, SpecInvalid, SpeechError
+from runtime.errors import CheckpointInvalid, NameUnknown, SpecInvalid, SpeechError, Usage
 from runtime.graphs import CapturedStep, CompiledStep, EagerStep, MakeRunner
 from runtime.model import layout
 from runtime.model.codec import Codec, load_codec
@@ -100,6 +100,8 @@ def _check_there_is(where: torch.device) -> None:
 
 def start(settings: ModelSettings, trace: Trace | None = None) -> SpeechEngine:
     """The engine that the settings describe, ready to speak: loaded, compiled and captured."""
+    if not settings.model.is_dir():  # a wrong name is no damaged checkpoint: exit 2, not 3
+        raise Usage(f"there is no directory {settings.model}", "name the checkpoint's with --model")
     torch.set_num_threads(settings.threads)
     checkpoint = load(
         settings.model, dtype=settings.dtype, device=settings.device, codebooks=settings.codebooks or None,

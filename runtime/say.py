@@ -182,8 +182,11 @@ def _pieces(args: argparse.Namespace) -> Iterator[str]:
     if args.text is not None:
         yield args.text
     elif args.file:
-        with open(args.file, encoding="utf-8", errors="replace") as file:
-            yield from iter(lambda: file.read(PIECE_CHARS), "")
+        try:
+            with open(args.file, encoding="utf-8") as file:
+                yield from iter(lambda: file.read(PIECE_CHARS), "")
+        except UnicodeDecodeError as why:
+            raise Usage(f"{args.file} is not UTF-8 text: {why.reason}", "convert it, for instance with iconv") from None
     else:
         yield from sys.stdin
 

@@ -95,7 +95,9 @@ def test_a_file_that_cannot_be_written_whole_is_not_there_and_is_named(
         (["say", "hi", "-o", "x.docx"], 2, "docx"),
         (["say", "hi", "-o", "x.wav", "--voice", "nobody"], 2, "voice0.wav"),
         (["say", "hi", "-o", "x.wav", "--cfg", "1.7"], 2, "cfg: must be one of"),
-        (["say", "hi", "-o", "x.wav", "--model", "/nowhere"], 3, "config.json"),
+        (["say", "hi", "-o", "x.wav", "--model", "/nowhere"], 2, "there is no directory /nowhere"),
+        (["say", "hi", "-o", "x.wav", "--model", "."], 3, "config.json"),
+        (["say", "-f", "latin1.txt", "-o", "x.wav"], 2, "latin1.txt is not UTF-8 text"),
         (["say", "hi", "-o", "/nowhere/x.wav"], 1, "/nowhere/x.wav"),
         (["say", "hi", "-o", "x.wav", "--device", "tpu"], 2, "--device is unknown: 'tpu'"),
         (["say", "hi", "-o", "x.wav", "--device", "cuda:x"], 2, "cpu, cuda or cuda:N"),
@@ -109,6 +111,7 @@ def test_every_mistake_is_one_line_and_its_exit_code(
     command: list[str], code: int, words: str,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "latin1.txt").write_bytes(b"caf\xe9 noir")
     if command[0] == "say" and "--model" not in command:
         command = [*command, "--model", str(small_checkpoint)]
     assert main(command) == code
