@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from bdn.chunking import CUTTING, PACK_FILE_BYTES_MAX, Small, packs
 from bdn.digest import Digest
-from bdn.errors import BdnError, Missing
+from bdn.errors import BdnError, Corrupt, Missing
 from bdn.manifest import DOCUMENT_BYTES_MAX, Chunk, Extent, File, Manifest, Symlink, canonical, check_paths
 from bdn.mirror_file import FileCutter, Taken, Window, read_all
 from bdn.ports import Listing, OriginWriter, Upstream, UpstreamFile
@@ -111,8 +111,8 @@ async def mirror(
 async def _current(writer: OriginWriter, plan: MirrorPlan) -> Digest | None:
     try:
         return await writer.read_tag(plan.name, plan.tag)
-    except Missing:
-        return None
+    except (Missing, Corrupt):
+        return None  # A damaged tag names nothing; moving it is what repairs it.
 
 
 def _what(listing: Listing, files: Sequence[UpstreamFile], plan: MirrorPlan) -> Digest | None:
@@ -125,7 +125,10 @@ def _what(listing: Listing, files: Sequence[UpstreamFile], plan: MirrorPlan) -> 
 
 
 async def _remembered(writer: OriginWriter, what: Digest) -> Digest | None:
-    known = await writer.recall(what)
+    try:
+        known = await writer.recall(what)
+    except Corrupt:
+        return None
     if known is None:
         return None
     try:

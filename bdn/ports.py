@@ -176,7 +176,7 @@ class Origin(Protocol):
         """A manifest root or chunk list, digest checked. Raises Missing, Corrupt, SourceDown."""
 
     async def read_tag(self, name: str, tag: str) -> Digest:
-        """The manifest that `name:tag` points to now. Raises Missing."""
+        """The manifest that `name:tag` points to now. Raises Missing, Corrupt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +202,10 @@ class OriginWriter(Protocol):
         """Digest checked. Raises Missing."""
 
     async def read_tag(self, name: str, tag: str) -> Digest:
-        """Raises Missing."""
+        """Raises Missing, Corrupt."""
 
     async def move_tag(self, name: str, tag: str, manifest: Digest, *, expect: Digest | None) -> None:
-        """Point `name:tag` at a manifest if it still points at `expect` (None: does not exist yet).
+        """Point `name:tag` at a manifest if it still points at `expect` (None: does not exist yet, or is damaged).
 
         Raises Invalid when another writer moved it first, where the store can tell; see `compares_and_swaps`.
         """
@@ -213,7 +213,8 @@ class OriginWriter(Protocol):
     @property
     def compares_and_swaps(self) -> bool: ...
 
-    def tags(self) -> AsyncIterator[TagEntry]: ...
+    def tags(self) -> AsyncIterator[TagEntry]:
+        """Every tag that can be read; then raises Corrupt if there are others, naming them."""
 
     async def recall(self, what: Digest) -> Digest | None:
         """The manifest remembered under `what`: a source at one revision under one set of filters."""

@@ -9,6 +9,7 @@ from bdn.cli.console import table
 from bdn.cli.remote import with_origin
 from bdn.cli.verb import Call
 from bdn.config import OriginSettings
+from bdn.errors import Corrupt
 from bdn.origins.open import OpenOrigin
 
 EXAMPLES = """
@@ -23,12 +24,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    async def work(origin: OpenOrigin) -> list[dict[str, str]]:
-        found = [t async for t in origin.tags() if fnmatch.fnmatchcase(t.name, call.args.pattern)]
+    async def work(origin: OpenOrigin) -> tuple[list[dict[str, str]], Corrupt | None]:
+        found, damaged = [], None
+        try:
+            async for t in origin.tags():
+                if fnmatch.fnmatchcase(t.name, call.args.pattern):
+                    found.append(t)
+        except Corrupt as why:
+            damaged = why
         found.sort(key=lambda t: (t.name, t.tag))
-        return [{"name": t.name, "tag": t.tag, "digest": str(t.manifest)} for t in found]
+        return [{"name": t.name, "tag": t.tag, "digest": str(t.manifest)} for t in found], damaged
 
-    models = with_origin(call, work)
+    models, damaged = with_origin(call, work)
     rows = [(m["name"], m["tag"], m["digest"]) for m in models]
     call.console.fact(models, table(("NAME", "TAG", "DIGEST"), rows) if rows else "no models")
+    if damaged is not None:
+        raise damaged  # After the list: one damaged tag hides no other.
     return 0

@@ -16,6 +16,7 @@ from bdn.manifest import Chunk, canonical
 from bdn.origins.layout import (
     TAG_BYTES_MAX,
     chunk_key,
+    damaged_tags,
     document_key,
     mirrored_key,
     read_pointer,
@@ -68,8 +69,11 @@ class DirectoryOrigin:
         return await asyncio.to_thread(_read_tag, self.root, name, tag)
 
     async def tags(self) -> AsyncIterator[TagEntry]:
-        for entry in await asyncio.to_thread(lambda: list(_tags(self.root))):
+        good, bad = await asyncio.to_thread(_tags, self.root)
+        for entry in good:
             yield entry
+        if bad:
+            raise damaged_tags(bad, str(self.root))
 
     async def close(self) -> None:
         pass
@@ -126,7 +130,7 @@ class DirectoryWriter:
         with _locked(self.root / ".partial" / "tags.lock"):
             try:
                 now: Digest | None = _read_tag(self.root, name, tag)
-            except Missing:
+            except (Missing, Corrupt):  # A damaged tag points to nothing, and this is how it is repaired.
                 now = None
             if now != expect:
                 raise Invalid(
@@ -134,13 +138,18 @@ class DirectoryWriter:
                     where=str(self.root),
                     hint="look at what it points to now, then mirror again",
                 )
+            # Listed before the tag moves: what cannot be read must not fail a mirror that has published.
+            index = {f"{e.name}:{e.tag}": str(e.manifest) for e in _tags(self.root)[0]}
+            index[f"{name}:{tag}"] = str(manifest)
             self._write(tag_key(name, tag), write_pointer(manifest))
-            index = {f"{e.name}:{e.tag}": str(e.manifest) for e in _tags(self.root)}
             self._write(TAGS_INDEX, canonical(index))
 
     async def tags(self) -> AsyncIterator[TagEntry]:
-        for entry in await asyncio.to_thread(lambda: list(_tags(self.root))):
+        good, bad = await asyncio.to_thread(_tags, self.root)
+        for entry in good:
             yield entry
+        if bad:
+            raise damaged_tags(bad, str(self.root))
 
     async def recall(self, what: Digest) -> Digest | None:
         body = await asyncio.to_thread(_read, self.root / mirrored_key(what), TAG_BYTES_MAX)
@@ -211,12 +220,17 @@ def _read_tag(root: Path, name: str, tag: str) -> Digest:
     return read_pointer(body, f"{root}/{tag_key(name, tag)}")
 
 
-def _tags(root: Path) -> Iterator[TagEntry]:
-    base = root / "tags"
+def _tags(root: Path) -> tuple[list[TagEntry], list[str]]:
+    """The tags that can be read, and the names of those that are damaged."""
+    base, good, bad = root / "tags", [], []
     for path in sorted(base.rglob("*")):
         named = split_tag_path(str(path.relative_to(base)))
         if named is not None and path.is_file():
-            yield TagEntry(*named, _read_tag(root, *named))
+            try:
+                good.append(TagEntry(*named, _read_tag(root, *named)))
+            except Corrupt:
+                bad.append(":".join(named))
+    return good, bad
 
 
 def checked_document(body: bytes, digest: Digest, where: str) -> bytes:

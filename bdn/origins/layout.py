@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 from bdn.digest import Digest
-from bdn.errors import Invalid
+from bdn.errors import Corrupt, Invalid
 from bdn.manifest import canonical
 
 TAG_BYTES_MAX = 4096
@@ -50,11 +51,17 @@ def write_pointer(manifest: Digest) -> bytes:
 
 
 def read_pointer(body: bytes, where: str) -> Digest:
+    """Raises Corrupt for anything that `write_pointer` did not write, such as nothing."""
     try:
         value = json.loads(body)
         return Digest.parse(value["manifest"])
     except (ValueError, KeyError, TypeError):
-        raise Invalid("the tag is not one that this tool wrote", where=where, hint="mirror the model again") from None
+        raise Corrupt("the tag is not one that this tool wrote", where=where, hint="mirror the model again") from None
+
+
+def damaged_tags(tags: Sequence[str], where: str) -> Corrupt:
+    """What a listing ends with, after all the tags that it could read."""
+    return Corrupt(f"damaged: {', '.join(tags)}", where=where, hint="mirror again to that name and tag; it repairs it")
 
 
 def split_tag_path(path: str) -> tuple[str, str] | None:

@@ -4,6 +4,7 @@ every service that imitates S3; a chunk is one PUT, never a multipart upload, so
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from bdn.origins.directory import checked_document
 from bdn.origins.layout import (
     TAG_BYTES_MAX,
     chunk_key,
+    damaged_tags,
     document_key,
     mirrored_key,
     read_pointer,
@@ -65,7 +67,9 @@ class S3Writer:
     async def move_tag(self, name: str, tag: str, manifest: Digest, *, expect: Digest | None) -> None:
         key = tag_key(name, tag)
         found = await self._do(self._get, key, TAG_BYTES_MAX)
-        now = None if found is None else read_pointer(found[0], key)
+        now = None
+        with contextlib.suppress(Corrupt):  # A damaged tag points to nothing, and this is how it is repaired.
+            now = None if found is None else read_pointer(found[0], key)
         condition = {"IfNoneMatch": "*"} if found is None else {"IfMatch": found[1]}
         if now == expect and await self._do(self._swap, key, write_pointer(manifest), condition):
             return
@@ -77,10 +81,19 @@ class S3Writer:
 
     async def tags(self) -> AsyncIterator[TagEntry]:
         base = f"{self._place.prefix}/tags/" if self._place.prefix else "tags/"
+        bad: list[str] = []
         for key in await self._do(self._list, base):
             named = split_tag_path(key[len(base) :])
-            if named is not None:
-                yield TagEntry(*named, await self.read_tag(*named))
+            if named is None:
+                continue
+            try:
+                manifest = await self.read_tag(*named)
+            except Corrupt:
+                bad.append(":".join(named))
+                continue
+            yield TagEntry(*named, manifest)
+        if bad:
+            raise damaged_tags(bad, self.name)
 
     async def recall(self, what: Digest) -> Digest | None:
         found = await self._do(self._get, mirrored_key(what), TAG_BYTES_MAX)

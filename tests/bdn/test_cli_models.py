@@ -288,6 +288,28 @@ def test_mirroring_again_repairs_a_damaged_chunk(model: Path, origin: str, tmp_p
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == FILES["model.safetensors"]
 
 
+@pytest.mark.parametrize("content", [b"", b"[]", b"x" * 5000])
+def test_a_damaged_tag_hides_no_other_and_mirroring_again_repairs_it(
+    content: bytes, model: Path, origin: str, tmp_path: Path, capsys: Capture
+) -> None:
+    to = ["--origin", origin, "--quiet"]
+    assert cli.main(["mirror", str(model), "--tag", "prod", *to]) == 0
+    whole = run(capsys, "ls", *to)
+    index = Path(origin, "tags.json").read_bytes()
+    Path(origin, "tags", "a-model", "prod").write_bytes(content)
+    code, out, err = run(capsys, "ls", *to)
+    assert code == 3 and "latest" in out and "prod" not in out
+    assert err.count("\n") == 1 and "damaged: a-model:prod" in err
+    code, out, _ = run(capsys, "ls", "--json", *to)
+    models, error = map(json.loads, out.splitlines())
+    assert code == 3 and [m["tag"] for m in models] == ["latest"] and error["exit_code"] == 3
+    assert fails(capsys, "pull", "a-model:prod", "--to", str(tmp_path / "out"), "--origin", origin)[0] == 3
+    assert run(capsys, "mirror", str(model), "--tag", "next", *to)[0] == 0, "another tag is not in its way"
+    Path(origin, "tags", "a-model", "next").unlink()
+    assert run(capsys, "mirror", str(model), "--tag", "prod", *to)[0] == 0
+    assert run(capsys, "ls", *to) == whole and Path(origin, "tags.json").read_bytes() == index
+
+
 @pytest.mark.parametrize("ref", ["../etc/passwd", "a/../../b", "a:..", "a:b/..", "..", "a@b3:12"])
 def test_a_name_with_dots_is_refused_everywhere(ref: str, tmp_path: Path, capsys: Capture) -> None:
     for argv in (["pull", ref], ["wait", ref], ["show", ref, "--origin", str(tmp_path)]):

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdn.digest import Digest
-from bdn.errors import BdnError, ChunkMissing, Invalid, Missing, SourceDown
+from bdn.errors import BdnError, ChunkMissing, Corrupt, Invalid, Missing, SourceDown
 from bdn.http.server import Response, ServerLimits
 from bdn.http.static import DirectoryServer
 from bdn.manifest import Chunk
@@ -298,5 +298,26 @@ def test_missing_is_missing_where_the_bucket_exists(s3: S3Service) -> None:
         with pytest.raises(Missing):
             await origin.read_tag("a", "b")
         await origin.close()
+
+    asyncio.run(work())
+
+
+def test_a_damaged_tag_in_a_bucket_is_named_after_the_others_and_can_be_moved(s3: S3Service) -> None:
+    async def work() -> None:
+        url, client = s3.place(), s3.client()
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        writer = S3Writer(url, endpoint=s3.endpoint, client=client)
+        whole = Digest.of(b"1")
+        for tag in ("a", "b", "c"):
+            await writer.move_tag("m", tag, whole, expect=None)
+        client.put_object(Bucket=bucket, Key=f"{prefix}/tags/m/b", Body=b"")
+        listed = []
+        with pytest.raises(Corrupt, match="damaged: m:b"):
+            async for entry in writer.tags():
+                listed.append(entry.tag)
+        assert listed == ["a", "c"]
+        await writer.move_tag("m", "b", whole, expect=None)
+        assert [entry.tag async for entry in writer.tags()] == ["a", "b", "c"]
+        await writer.close()
 
     asyncio.run(work())
