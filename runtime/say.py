@@ -181,14 +181,16 @@ def spec_of(speech: SpeechSettings) -> StreamSpec:
 def _pieces(args: argparse.Namespace) -> Iterator[str]:
     if args.text is not None:
         yield args.text
-    elif args.file:
-        try:
-            with open(args.file, encoding="utf-8") as file:
-                yield from iter(lambda: file.read(PIECE_CHARS), "")
-        except UnicodeDecodeError as why:
-            raise Usage(f"{args.file} is not UTF-8 text: {why.reason}", "convert it, for instance with iconv") from None
     else:
-        yield from sys.stdin
+        name = args.file or "standard input"
+        try:
+            if args.file:
+                with open(args.file, encoding="utf-8") as file:
+                    yield from iter(lambda: file.read(PIECE_CHARS), "")
+            else:
+                yield from sys.stdin
+        except UnicodeDecodeError as why:
+            raise Usage(f"{name} is not UTF-8 text: {why.reason}", "convert it, for instance with iconv") from None
 
 
 def _encoder(args: argparse.Namespace) -> Callable[[int], StreamEncoder]:

@@ -50,6 +50,14 @@ def test_a_seed_is_a_reading(small_checkpoint: Path, tmp_path: Path) -> None:
     assert said(1, "a.wav") == said(1, "b.wav") != said(2, "c.wav")
 
 
+def test_bytes_that_are_no_text_on_stdin_are_a_usage_error(
+    small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9 \n"), encoding="utf-8"))
+    code = main(["say", "--model", str(small_checkpoint), "-o", str(tmp_path / "x.wav")])
+    assert code == 2 and "standard input is not UTF-8 text" in capsys.readouterr().err
+
+
 def test_text_is_read_from_standard_input(
     small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
