@@ -21,7 +21,7 @@ from runtime.model.codec import Codec
 from runtime.model.frame import FrameStep
 from runtime.model.layout import SpeechModel
 from runtime.model.sampling import Noise, limit_top_k
-from runtime.port import Entry, FrameOut, LaneState, StreamSpec, TextFeed, WordTime
+from runtime.port import SPEAKERS_MAX, Entry, FrameOut, LaneState, StreamSpec, TextFeed, WordTime
 from runtime.voices import Part, Voices
 from runtime.wordfeed import FeedRules, Placed, WordFeed
 
@@ -75,7 +75,7 @@ class SpeechEngine:
         self._ways = 2 if config.guided else 1
         state = allocate(
             config, codec, lanes=lanes, ways=self._ways, codebooks=model.depth.codebooks, top_k=TOP_K,
-            text_top_k=TEXT_TOP_K, voice_positions=SPEAKER_PLACES * voices.positions, dtype=model.dtype,
+            text_top_k=TEXT_TOP_K, voice_positions=SPEAKERS_MAX * voices.positions, dtype=model.dtype,
             device=model.device,
         )  # fmt: skip
         self._runner = make_runner(FrameStep(model, codec), state)
@@ -305,7 +305,6 @@ class SpeechEngine:
         return [layer.cross.keys_values(source, heads) for layer in self._model.temporal.layers if layer.cross]
 
 
-SPEAKER_PLACES = 5
 VOICES_KEPT = 4  # voices whose keys and values are kept: 164 MB each at full size in float32
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Pcm = NDArray[np.float32]
+SPEAKERS_MAX = 5  # Speakers of one stream, and the places for voices in the source that the model attends to.
 
 
 @dataclass(frozen=True, slots=True)

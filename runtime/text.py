@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from runtime.port import SPEAKERS_MAX
 from runtime.text_rules import chosen_rules
 from runtime.text_scan import Scanner, Tag, Token, token_of
 from runtime.text_window import NeedMore, Reading, Window
 
 # What Gradium's and moshi's servers accept for one break; longer ones are shortened.
 BREAK_S_MAX = 10.0
-SPEAKERS_MAX = 5
 # Words in a pronunciation's original; it bounds how far a word waits.
 PRONUNCIATION_WORDS_MAX = 6
 

@@ -17,11 +17,11 @@ from torch import Tensor
 from runtime import weights
 from runtime.errors import CheckpointInvalid, NameUnknown, SpecInvalid
 from runtime.model_config import ModelConfig
+from runtime.port import SPEAKERS_MAX
 
 ONLY_VOICE = "default"  # the name of the voice of a model that has just one
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
 TENSOR = "speaker_wavs"
-SPEAKERS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from runtime.errors import SpecInvalid
 from runtime.model_config import Conditioner, ModelConfig
-
-SPEAKERS = 5  # places for voices in the source that the model attends to; empty ones hold a learnt vector
+from runtime.port import SPEAKERS_MAX
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class Conditioning:
         return total
 
     def attended(self, voices: Sequence[Tensor], positions: int) -> Tensor | None:
-        """The source [S, D] of the cross-attention, S = SPEAKERS * positions, from voice embeddings [T, V].
+        """The source [S, D] of the cross-attention, S = SPEAKERS_MAX * positions, from voice embeddings [T, V].
 
         Every place without a voice holds the padding; all of them, if there is none. T must equal `positions`.
         """
@@ -62,7 +61,7 @@ class Conditioning:
         return source
 
     def _speakers(self, weights: ConditionWeights, voices: Sequence[Tensor], positions: int) -> Tensor:
-        source = weights.padding.repeat(SPEAKERS * positions, 1)
+        source = weights.padding.repeat(SPEAKERS_MAX * positions, 1)
         for place, voice in enumerate(voices):
             source[place * positions : (place + 1) * positions] = F.linear(voice.to(source), weights.w_out)
         return source
