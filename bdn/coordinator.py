@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from bdn.digest import Digest
-from bdn.errors import Down, Invalid, Missing
+from bdn.errors import Busy, Down, Invalid, Missing
 from bdn.holders import Bits, Holders, Report
 from bdn.messages import (
     Claim,
@@ -208,7 +208,24 @@ class Coordinator:
         return verdict
 
     async def _ask_coordinator(self, claim: Claim) -> Verdict | None:
-        tried = 0
+        """The coordinator's word, waited for while those who would coordinate settle. None: none can be reached.
+
+        Raises Busy for a claim passed on by another node: it is the sender that waits.
+        """
+        give_up_at = self._clock.now() + self._limits.patience_s
+        while True:
+            try:
+                return await self._try_candidates(claim)
+            except Busy as why:
+                if claim.sender != self._me:
+                    raise
+                if self._clock.now() + why.retry_after_s > give_up_at:
+                    return None
+                await self._clock.sleep(why.retry_after_s)
+
+    async def _try_candidates(self, claim: Claim) -> Verdict | None:
+        """Raises Busy when one of those asked has yet to settle: falling back on the rule now would read twice."""
+        tried, soonest = 0, self._unsettled_s()
         for node in self._candidates(claim.manifest):
             if node.name == self._me:
                 if self._settled():
@@ -216,18 +233,23 @@ class Coordinator:
                 continue
             if tried == TRIED_MAX or claim.hops > FORWARDS_MAX:
                 break
+            tried += 1
             try:
                 body = await self._peers.tell(node, "claim", encode_claim(claim), stall_s=self._limits.stall_s)
                 return parse_verdict(body, claim.size)
+            except Busy as why:
+                soonest = min(soonest, why.retry_after_s) if soonest else why.retry_after_s
             except (Down, Missing, Invalid) as why:
-                tried += 1
                 self._standing.failed(node.name, claim.manifest, why, self._clock.now())
                 if self._above.get(claim.manifest) == node:
                     del self._above[claim.manifest]
-        if claim.sender == self._me and not self._settled():
-            await self._clock.sleep(max(0.0, self._settled_at - self._clock.now()))
-            return await self._ask_coordinator(claim)
+        if soonest:
+            raise Busy(self._me, retry_after_s=soonest)
         return None
+
+    def _unsettled_s(self) -> float:
+        """How long until this node is settled; 0.0 when it is."""
+        return 0.0 if self._settled() else max(ROUNDING_S, self._settled_at - self._clock.now())
 
     def _settled(self) -> bool:
         """Whether this node's view is old enough that it knows of everyone who may coordinate beside it."""

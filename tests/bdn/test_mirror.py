@@ -184,15 +184,25 @@ def test_a_file_of_another_length_than_listed_is_refused(tmp_path: Path, listed:
 
 
 class FailingWriter(DirectoryWriter):
-    """Stores `left` chunks, then the disk is full."""
+    """Stores `left` chunks, and once they are stored, the disk is full."""
 
     left = 3
 
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.under_way = 0
+        self.all_stored = asyncio.Event()
+
     async def put(self, chunk: Chunk, body: bytes | memoryview) -> None:
         if self.left == 0:
+            await self.all_stored.wait()
             raise Invalid("the bucket is full")
         self.left -= 1
+        self.under_way += 1
         await super().put(chunk, body)
+        self.under_way -= 1
+        if self.left == self.under_way == 0:
+            self.all_stored.set()
 
 
 def test_an_interrupted_mirror_publishes_nothing_and_the_next_one_stores_only_the_rest(tmp_path: Path) -> None:
