@@ -1,8 +1,8 @@
 """Owns this node's disk: models as whole files in place, which of their chunks are verified, one owner per directory.
 
 Under the root: `models/<hex>` are complete models, nothing else ever appears there; `staging/<hex>` are files still
-being filled; `state/<hex>` holds each model's manifest documents, names, packs of small files and bitfield. A chunk
-is written once, at its final offset: no chunk store beside the files, no reassembly.
+being filled; `state/<hex>` holds each model's manifest documents, names and bitfield. A chunk is written once, at its
+final offset, a pack of small files into these files: no chunk store beside them, no reassembly.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from bdn.manifest import Chunk, Manifest, parse
 from bdn.names import Names
 from bdn.nvme_model import ModelOnDisk
 from bdn.ports import OpenChunk, Sink
+from bdn.same_disk import take_over
 from bdn.sinks import FileSink, SinkChoice, SinkPolicy, available_memory, free_bytes
 
 SYNC_WINDOW_BYTES = 512 << 20  # The most work a power cut may cost; smaller windows make the disk wait more often.
-COPY_PIECE_BYTES = 256 << 10
 SPARE_BYTES = 64 << 20  # Left free beside a model for metadata, so that the last file does not fail on an inode block.
 
 
@@ -158,7 +158,7 @@ class NvmeStore:
                 continue
             sink = model.sink(chunk)
             try:
-                await _to_the_end(asyncio.to_thread(_copy, source, sink))
+                await _to_the_end(asyncio.to_thread(take_over, source, sink))
                 if sink.received == chunk.size and sink.digest() == chunk.digest:
                     await self.commit(manifest, sink)
                     return True
@@ -307,19 +307,6 @@ async def _to_the_end(work: Awaitable[None]) -> None:
     except asyncio.CancelledError:
         await asyncio.wait({task})
         raise
-
-
-def _copy(source: OpenChunk, sink: FileSink | ArenaSink) -> None:
-    """Hashed as it passes: a copy is checked exactly as a fetch is."""
-    buffer = memoryview(bytearray(COPY_PIECE_BYTES))
-    for span in source.spans:
-        at, end = span.offset, span.offset + span.size
-        while at < end:
-            got = os.preadv(span.fd, [buffer[: min(COPY_PIECE_BYTES, end - at)]], at)
-            if got == 0:
-                return
-            sink.write(buffer[:got])
-            at += got
 
 
 def _read_manifest(state: Path) -> Manifest | None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from bdn.arena import Arena, ArenaSink
 from bdn.bitfield import Bitfield
 from bdn.digest import Digest, Hasher
-from bdn.errors import Corrupt
 from bdn.manifest import Chunk, File, Manifest, Placement
 from bdn.ports import Span
+from bdn.same_disk import copy_out, covers, put_together
 from bdn.sinks import FileSink, disk_error, reserve, start_writeback, sync_file_system, write_at, write_direct
 
 READ_PIECE_BYTES = 256 << 10
@@ -56,6 +56,7 @@ class ModelOnDisk:
         self.published = self._final.is_dir()
         self._bits = Bitfield(self._state, len(self._chunks), boot)
         self._distrust_changed_files()
+        self._sweep()
 
     @staticmethod
     def create(root: Path, manifest: Manifest, boot: str, others: Sequence[ModelOnDisk]) -> ModelOnDisk:
@@ -138,16 +139,17 @@ class ModelOnDisk:
             other.revoked = True
         places = self.manifest.placements[digest]
         home = self._home(digest, places)
+        spread = home is None and covers(places, sink.chunk.size)  # Its files hold it all: no copy beside them.
         home_path = str(self._pack(digest) if home is None else self._file(home.path))
-        in_memory = isinstance(sink, ArenaSink) and self._write_out(sink, home_path, home)
+        in_memory = not spread and isinstance(sink, ArenaSink) and self._write_out(sink, home_path, home)
         for place in places:
             if place != home or not (sink.in_place or in_memory):
                 self._copy_out(sink.fd, sink.base, place)
-        if home is None and not in_memory:
+        if home is None and not spread and not in_memory:
             os.replace(sink.path, home_path)
-        if not in_memory:
+        if not in_memory and not spread:
             start_writeback(sink.fd, sink.base, sink.chunk.size)
-        self._mark(sink.chunk, home_path)
+        self._mark(sink.chunk, None if spread else home_path)
 
     def _write_out(self, sink: ArenaSink, path: str, home: Placement | None) -> bool:
         """From memory to the file, past the page cache where the file system allows."""
@@ -160,9 +162,10 @@ class ModelOnDisk:
             os.close(fd)
         return True
 
-    def _mark(self, chunk: Chunk, path: str) -> None:
+    def _mark(self, chunk: Chunk, path: str | None) -> None:
         with self._marks:
-            self._dirty.add(path)
+            if path is not None:
+                self._dirty.add(path)
             self._bits.set(self._index[chunk.digest])
             self.unsynced_bytes += chunk.size
 
@@ -259,24 +262,27 @@ class ModelOnDisk:
         at = self._index.get(digest)
         if at is None or at not in self._bits:
             return None
-        home = self._home(digest, self.manifest.placements[digest])
-        path = self._pack(digest) if home is None else self.directory / home.path
+        size, places = self._chunks[at].size, self.manifest.placements[digest]
+        home = self._home(digest, places)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if home is None and covers(places, size):
+                fd = put_together(self.directory, places)
+            else:
+                path = self._pack(digest) if home is None else self.directory / home.path
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
-        size = self._chunks[at].size
         return FileChunk((Span(fd, 0 if home is None else home.file_offset, size),), size)
 
     def intact(self, digest: Digest) -> bool:
         """Whether every placement on disk still has the chunk's bytes."""
-        if self._home(digest, self.manifest.placements[digest]) is None and not self._hash_is(
-            self._pack(digest), 0, self._chunks[self._index[digest]].size, digest
-        ):
+        size, places = self._chunks[self._index[digest]].size, self.manifest.placements[digest]
+        beside = self._home(digest, places) is None and not covers(places, size)
+        if beside and not self._hash_is(self._pack(digest), 0, size, digest):
             return False
-        for place in self.manifest.placements[digest]:
+        for place in places:
             path = self.directory / place.path
-            want = digest if place.size == self._chunks[self._index[digest]].size else self._files[place.path].digest
+            want = digest if place.size == size else self._files[place.path].digest
             if not self._hash_is(path, place.file_offset, place.size, want):
                 return False
         return True
@@ -333,15 +339,10 @@ class ModelOnDisk:
             raise disk_error(why, str(path), 0) from why
 
     def _copy_out(self, source_fd: int, at: int, place: Placement) -> None:
-        path, done = self._file(place.path), 0
+        path = self._file(place.path)
         fd = self._open_own(path)
         try:
-            while done < place.size:
-                piece = os.pread(source_fd, min(READ_PIECE_BYTES, place.size - done), at + place.chunk_offset + done)
-                if not piece:
-                    raise Corrupt("a file shrank while it was copied", where=str(path), hint="pull the model again")
-                write_at(fd, piece, place.file_offset + done, str(path))
-                done += len(piece)
+            copy_out(source_fd, at, fd, place, str(path))
         finally:
             os.close(fd)
         with self._marks:
@@ -354,6 +355,14 @@ class ModelOnDisk:
             if held and not _has_size(self.directory / file.path, file.size):
                 for digest in held:
                     self.forget(digest)
+
+
+    def _sweep(self) -> None:
+        """Throw away what a process that died left half written beside the files."""
+        kept = {c.digest.hex for c in self._chunks if not covers(self.manifest.placements[c.digest], c.size)}
+        for path in (self._state / "packs").glob("*"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
 
 
 def _identity(file: File) -> tuple[Digest, int, int]:

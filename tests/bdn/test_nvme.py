@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bdn.arena import Arena, ArenaSink
 from bdn.bitfield import Bitfield
@@ -15,8 +18,9 @@ from bdn.digest import Digest
 from bdn.errors import DiskFull, Invalid
 from bdn.manifest import Chunk, Extent, File, Manifest
 from bdn.nvme import NvmeStore
-from bdn.sinks import COST_MAX_S, SAMPLE_BYTES, SinkChoice, SinkPolicy, write_direct
-from tests.bdn.models import Model, model
+from bdn.same_disk import sharable
+from bdn.sinks import COST_MAX_S, PAGE, SAMPLE_BYTES, SinkChoice, SinkPolicy, write_direct
+from tests.bdn.models import Model, cut, model
 from tests.contract.test_store_contract import fill, same_files
 
 
@@ -176,6 +180,114 @@ def test_a_truncated_file_is_noticed_at_the_next_start(tmp_path: Path) -> None:
         same_files(await store.publish(m.manifest.digest), m)
 
     asyncio.run(heal(m))
+
+
+def packs_of(root: Path, m: Model) -> list[Path]:
+    return list((root / "state" / m.manifest.digest.hex / "packs").iterdir())
+
+
+@pytest.mark.parametrize("write", [SinkChoice.BUFFERED, SinkChoice.DIRECT])
+def test_a_pack_is_stored_once_in_its_files_and_served_from_them(tmp_path: Path, write: SinkChoice) -> None:
+    async def work() -> None:
+        store, m = NvmeStore(tmp_path, write=write), model()
+        await fill(store, m)
+        store.close()
+        store = NvmeStore(tmp_path)  # Without what the first one still had in memory.
+        assert packs_of(tmp_path, m) == []
+        pack = next(f.extents[0].chunk for f in m.manifest.files if f.packed)
+        assert read(store, pack) == m.bodies[pack.digest]
+        where = Path(await store.publish(m.manifest.digest))
+        assert read(store, pack) == m.bodies[pack.digest]
+        assert await store.verify(m.manifest.digest) == ()
+        (where / "config.json").unlink()
+        assert store.open(pack.digest) is None
+        store.close()
+
+    asyncio.run(work())
+
+
+def test_a_pack_of_which_no_file_holds_a_part_is_kept_beside_them(tmp_path: Path) -> None:
+    """Our mirror cuts no such pack, but the format allows it, and peers ask for whole chunks."""
+    body = random.Random(3).randbytes(10_000)
+    chunk = Chunk(Digest.of(body), len(body))
+    files = [File(f"f{at}", 100, 0o644, Digest.of(body[at : at + 100]), (Extent(chunk, at, 100),)) for at in (0, 5000)]
+    m = Model(Manifest(tuple(files)), {chunk.digest: body}, {f"f{at}": body[at : at + 100] for at in (0, 5000)})
+
+    async def work() -> None:
+        store = NvmeStore(tmp_path)
+        await fill(store, m)
+        await store.publish(m.manifest.digest)
+        store.close()
+        again = NvmeStore(tmp_path)
+        assert read(again, chunk) == body
+        assert await again.verify(m.manifest.digest) == ()
+        again.close()
+
+    asyncio.run(work())
+
+
+def test_what_a_dead_process_left_beside_the_files_is_swept(tmp_path: Path) -> None:
+    m = model()
+
+    async def work() -> None:
+        store = NvmeStore(tmp_path)
+        await fill(store, m, m.chunks[:1])
+        store.close()
+
+    asyncio.run(work())
+    left = tmp_path / "state" / m.manifest.digest.hex / "packs" / f"{m.chunks[1].digest.hex}.part1"
+    left.write_bytes(b"half a chunk")
+    NvmeStore(tmp_path).close()
+    assert not left.exists()
+
+
+@given(st.integers(0, 20_000), st.integers(0, 20_000), st.integers(1, 40_000))
+def test_only_whole_pages_that_lie_alike_in_both_files_are_shared(source: int, target: int, size: int) -> None:
+    start, end = sharable(source, target, size)
+    assert 0 <= start <= end <= size
+    if start < end:
+        assert not (source + start) % PAGE and not (target + start) % PAGE and not (end - start) % PAGE
+        assert start < PAGE and size - end < PAGE
+    elif (source - target) % PAGE == 0:
+        assert size < 2 * PAGE
+
+
+def test_a_chunk_of_another_model_shares_its_blocks_where_the_file_system_can(tmp_path: Path) -> None:
+    """Whatever the file system, the bytes are right and checked; Btrfs and XFS store them once."""
+    can = shares_blocks(tmp_path)
+
+    async def work() -> None:
+        store, rng = NvmeStore(tmp_path / "store"), random.Random(4)
+        bodies: dict[Digest, bytes] = {}
+        first, second = (rng.randbytes(100) + rng.randbytes(8 << 20) for _ in range(2))
+        a = Model(Manifest((cut("x.bin", first + second, 4 << 20, bodies),)), bodies, {"x.bin": first + second})
+        changed = first + rng.randbytes(len(second))
+        b = Model(Manifest((cut("x.bin", changed, 4 << 20, bodies),)), bodies, {"x.bin": changed})
+        await fill(store, a)
+        await store.publish(a.manifest.digest)
+        await store.admit(b.manifest)
+        adopted = [c for c in b.chunks if await store.adopt(b.manifest.digest, c)]
+        assert len(adopted) == 2
+        await fill(store, b)
+        where = await store.publish(b.manifest.digest)
+        same_files(where, b)
+        os.sync()
+        assert shared_bytes(Path(where) / "x.bin") == (8 << 20 if can else 0)
+        store.close()
+
+    asyncio.run(work())
+
+
+def shares_blocks(where: Path) -> bool:
+    (where / "one").write_bytes(bytes(1 << 16))
+    return subprocess.run(["cp", "--reflink=always", where / "one", where / "two"], capture_output=True).returncode == 0
+
+
+def shared_bytes(path: Path) -> int:
+    """Of the extents that the kernel marks as shared with another file."""
+    out = subprocess.run(["filefrag", "-v", "-b1", path], capture_output=True, text=True, check=False).stdout
+    rows = [line.split(":") for line in out.splitlines() if line.strip()[:1].isdigit()]
+    return sum(int(row[3]) for row in rows if "shared" in row[-1])
 
 
 def test_a_removed_model_leaves_nothing_and_frees_no_other(tmp_path: Path) -> None:
