@@ -15,7 +15,7 @@ import pytest
 from bdn.fleet import free_ports
 from tests import docs
 
-PAGES = ["README.md", "manifests/README.md", "k8s/README.md"]
+PAGES = ["README.md", "manifests/README.md", "k8s/README.md", "runtime/README.md"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -8,7 +8,7 @@ meet the same token sequences. Owns no arithmetic of the model.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Utterance:
     text: str
     words: list[list[int]]  # pieces of each word
     onsets: list[int]  # frame of each word's first sound
-    codes: torch.Tensor  # [frames, 8] int16
+    codes: torch.Tensor  # [frames, 8] int16; all in the host's memory
     latents: torch.Tensor  # [frames, 4, LATENT] float16
     spoken: torch.Tensor  # [frames, 4] uint8, the phoneme in the middle of each slot
 
@@ -55,6 +55,9 @@ class Rows:
     spoken: torch.Tensor  # [B, S, 4]
     heard: torch.Tensor  # [B, S] bool: a frame to learn
 
+    def to(self, device: torch.device) -> Rows:
+        return Rows(*(getattr(self, f.name).to(device) for f in fields(self)))
+
 
 def load_shard(path: Path, codec: SlotCodec, tokenizer: Any) -> list[Utterance]:
     shard, out, at = np.load(path), [], 0
@@ -67,8 +70,8 @@ def load_shard(path: Path, codec: SlotCodec, tokenizer: Any) -> list[Utterance]:
             meta["text"],
             [tokenizer.encode(word) for word, _ in meta["words"]],
             [int(start / FRAME_S) for _, start in meta["words"]],
-            codec.codes(latents).to(torch.int16),
-            latents.half(),
+            codec.codes(latents).to(torch.int16).cpu(),
+            latents.half().cpu(),
             torch.from_numpy(spoken[at:end][middle].reshape(-1, SLOTS).copy()),
         ))
         at = end

@@ -1,6 +1,6 @@
 """How good a voice is: every figure its model card states, as one JSON object.
 
-    python -m runtime.train.evaluate --voice runtime/voices/demo
+    python -m runtime.train.evaluate --voice voices/demo
 
 Fifty sentences that were kept out of training (held_out.json, drawn with a fixed seed, the teacher's durations beside
 them) are spoken by the product's own engine and written down by an offline recogniser (Whisper tiny.en from the package
@@ -24,6 +24,7 @@ import torch
 from runtime.checkpoint import start
 from runtime.config import ModelSettings
 from runtime.port import Engine, LaneState, Pcm, StreamSpec
+from runtime.train.device import add_device
 
 HELD_OUT = Path(__file__).with_name("held_out.json")
 STEPS_PER_WORD_MAX = 16  # twice what the word feed allows a word; more is babble
@@ -206,13 +207,14 @@ def main() -> None:
     parser.add_argument("--figures", default="wer,duration,odd,partial,speed", help="which to measure")
     parser.add_argument("--teacher", action="store_true", help="also the teacher's own error rate")
     parser.add_argument("--show", type=int, default=0, help="print what was heard for this many sentences")
+    add_device(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     lines = json.loads(HELD_OUT.read_text())[: args.sentences]
-    engine = start(ModelSettings(model=args.voice, text_rules=("en",)))
+    engine = start(ModelSettings(model=args.voice, device=str(args.device), text_rules=("en",)))
     wanted = set(re.split(r"\W+", args.figures))
     judge = Recogniser() if wanted & {"wer", "partial"} or args.teacher else None
-    out: Figures = {"voice": str(args.voice)}
+    out: Figures = {"voice": str(args.voice), "device": str(args.device)}
     if "speed" in wanted:
         out |= speed(engine, lines)
     if "duration" in wanted:

@@ -85,7 +85,7 @@ def restore(run: Path, codec: SlotCodec, averaged: bool = True) -> tuple[Voice, 
     """The model of a run and its saved state."""
     from sentencepiece import SentencePieceProcessor
 
-    state = torch.load(run / "state.pt", weights_only=False)
+    state = torch.load(run / "state.pt", weights_only=False, map_location="cpu")
     shape = Shape(**state["shape"])
     tokenizer = SentencePieceProcessor(model_file=str(run / TOKENIZER))
     model = Voice(shape, codec.books, piece_sounds(tokenizer, shape.text_card))

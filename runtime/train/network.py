@@ -178,7 +178,7 @@ class Voice(nn.Module):
         for q, table in enumerate(tables["codes"]):
             # A last row of zeros stands for "nothing", which the served model gives as id -1.
             x = x + F.embedding(codes[..., q] % (ENTRIES + 2), F.pad(table, (0, 0, 0, 1)))
-        steps = torch.arange(x.shape[1])
+        steps = torch.arange(x.shape[1], device=x.device)
         apart = steps[:, None] - steps[None]
         angle = steps[:, None] * self.pace
         mask = (apart >= 0) & (apart < self.shape.context)

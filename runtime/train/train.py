@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from runtime.train.codec_fit import ENTRIES, SLOTS, SlotCodec
 from runtime.train.dataset import PAD, RowMaker, Rows, Utterance, load_shard
+from runtime.train.device import add_device, draws
 from runtime.train.network import Shape, Voice
 from runtime.train.tokenizer import piece_sounds, train_tokenizer
 
@@ -68,9 +69,10 @@ class Muon(torch.optim.Optimizer):
 
 def spoil(codes: Tensor, draw: torch.Generator) -> Tensor:
     """Previous codes as a stream with mistakes would have them: some frames missing, some codes wrong."""
-    wrong = (torch.rand(codes.shape, generator=draw) < CODE_NOISE) & (codes >= 0) & (codes < ENTRIES)
-    codes = torch.where(wrong, torch.randint(ENTRIES, codes.shape, generator=draw), codes)
-    lost = torch.rand(codes.shape[:-1], generator=draw) < FRAME_DROP
+    where = codes.device
+    wrong = (torch.rand(codes.shape, generator=draw, device=where) < CODE_NOISE) & (codes >= 0) & (codes < ENTRIES)
+    codes = torch.where(wrong, torch.randint(ENTRIES, codes.shape, generator=draw, device=where), codes)
+    lost = torch.rand(codes.shape[:-1], generator=draw, device=where) < FRAME_DROP
     return torch.where(lost[..., None] & (codes < ENTRIES), -1, codes)
 
 
@@ -81,8 +83,8 @@ def losses(model: Voice, rows: Rows, draw: torch.Generator | None) -> dict[str, 
     codes = F.pad(rows.codes[:, :-1], (0, 0, 1, 0), value=ENTRIES)
     free = rows.free
     if draw:
-        deaf = torch.rand(len(text), 1, generator=draw) < TEXT_DROP
-        text = torch.where(deaf & (torch.arange(text.shape[1]) > 0), -1, text)
+        deaf = torch.rand(len(text), 1, generator=draw, device=text.device) < TEXT_DROP
+        text = torch.where(deaf & (torch.arange(text.shape[1], device=text.device) > 0), -1, text)
         free = free & ~deaf
     heard = model.temporal(tables, text, spoil(codes, draw) if draw else codes)
     asked = F.linear(heard[free], model.asks)
@@ -94,7 +96,7 @@ def losses(model: Voice, rows: Rows, draw: torch.Generator | None) -> dict[str, 
     out["sound"] = F.cross_entropy(says, rows.spoken[picked[:, 0], picked[:, 1]].flatten())
     out["latent"] = F.mse_loss(F.linear(frames, model.means), rows.latents[picked[:, 0], picked[:, 1]] / 4.0)
     if draw:
-        keep = torch.randperm(len(picked), generator=draw)[: int(len(picked) * DEPTH_SHARE)]
+        keep = torch.randperm(len(picked), generator=draw, device=picked.device)[: int(len(picked) * DEPTH_SHARE)]
         picked, frames = picked[keep], frames[keep]
     right = rows.codes[picked[:, 0], picked[:, 1]]
     logits = model.depth_logits(tables, frames, rows.text[picked[:, 0], picked[:, 1]], right)
@@ -111,10 +113,10 @@ def total(parts: dict[str, Tensor]) -> Tensor:
 
 
 class Run:
-    """One training run: model, optimisers, average, data; saved and restored as a whole."""
+    """One training run: model, optimisers, average, data; saved and restored as a whole, on any device."""
 
     def __init__(self, args: argparse.Namespace, shape: Shape, model: Voice, maker: RowMaker) -> None:
-        self.args, self.shape, self.model, self.maker = args, shape, model, maker
+        self.args, self.shape, self.model, self.maker = args, shape, model.to(args.device), maker
         self.step, self.cpu_s = 0, 0.0
         matrices = [p for part in (model.layers, model.depth) for p in part.parameters() if p.dim() > 1]
         matrices.append(model.depth_in)
@@ -131,8 +133,16 @@ class Run:
         return float(warm * min(1.0, max(0.0, (last - self.step) / max(1, last - first))))
 
     def advance(self) -> dict[str, Tensor]:
-        draw = torch.Generator().manual_seed(self.args.seed * 1_000_003 + self.step)
-        parts = losses(self.model, self.maker.batch(self.args.batch), draw)
+        """The next step, on the next batch."""
+        device = self.args.device
+        return self.learn(self.maker.batch(self.args.batch).to(device), draws(self.seed_of_step(), device))
+
+    def seed_of_step(self) -> int:
+        return int(self.args.seed * 1_000_003 + self.step)
+
+    def learn(self, rows: Rows, draw: torch.Generator) -> dict[str, Tensor]:
+        """One step on these rows, all of it where they lie; the loss terms before it."""
+        parts = losses(self.model, rows, draw)
         loss = total(parts)
         self.muon.zero_grad(set_to_none=True)
         self.adam.zero_grad(set_to_none=True)
@@ -160,7 +170,8 @@ class Run:
         partial.rename(path)
 
     def restore(self, path: Path) -> None:
-        state = torch.load(path, weights_only=False)
+        """Goes on from a saved state, which may have been written on another kind of device."""
+        state = torch.load(path, weights_only=False, map_location=self.args.device)
         self.model.load_state_dict(state["model"])
         self.average = state["average"]
         self.muon.load_state_dict(state["muon"])
@@ -226,22 +237,25 @@ def main() -> None:
     parser.add_argument("--measure-every", type=int, default=250)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--text-card", type=int, default=Shape().text_card)
+    add_device(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
     shape = Shape(text_card=args.text_card)
-    codec = SlotCodec(args.codec)
+    codec = SlotCodec(args.codec, args.device)
     tokenizer = train_tokenizer(words_of(args.shards / "shard00.npz"), args.out / "tokenizer.model", args.text_card)
-    model = Voice(shape, codec.books, piece_sounds(tokenizer, args.text_card))
+    model = Voice(shape, codec.books.cpu(), piece_sounds(tokenizer, args.text_card))
     utterances = load_utterances(args.shards, codec, tokenizer)
     run = Run(args, shape, model, RowMaker(utterances, shape.delay, args.row_steps, args.seed))
-    held = RowMaker(load_shard(args.shards / "held_out.npz", codec, tokenizer), shape.delay, args.row_steps, 0).batch(6)
+    kept = RowMaker(load_shard(args.shards / "held_out.npz", codec, tokenizer), shape.delay, args.row_steps, 0)
+    held = kept.batch(6).to(args.device)
     if (args.out / "state.pt").exists():
         run.restore(args.out / "state.pt")
     frames = sum(len(u.codes) for u in utterances)
     millions = round(sum(p.numel() for p in model.parameters()) / 1e6, 2)
-    line = {"parameters_m": millions, "utterances": len(utterances), "frames": frames, "step": run.step}
+    line = {"device": str(args.device), "parameters_m": millions, "utterances": len(utterances), "frames": frames,
+            "step": run.step}
     print(json.dumps(line), flush=True)
     loop(run, held)
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.fx.experimental._config
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from runtime import checkpoint, weights
 from runtime.config import ModelSettings
@@ -21,6 +26,7 @@ from runtime.say import speak
 from runtime.train import codec_fit, export, lexicon
 from runtime.train.codec_fit import ENTRIES, SlotCodec
 from runtime.train.dataset import PAD, RowMaker, feed, load_shard
+from runtime.train.device import draws
 from runtime.train.network import Shape, Voice
 from runtime.train.sentences import prose
 from runtime.train.spectra import WIDTH
@@ -28,6 +34,7 @@ from runtime.train.tokenizer import piece_sounds, train_tokenizer
 from runtime.train.train import Run, losses, orthogonalise
 from runtime.wordfeed import FeedRules, WordFeed
 
+CPU, META = torch.device("cpu"), torch.device("meta")
 WORDS = ["hə", "lO", "ðə", "kæt", "sæt", "həlO", "kætsæt", "lOðə,", "sæt."]
 SHAPE = Shape(text_card=30, dim=32, heads=2, layers=2, hidden=32, depth_dim=16, depth_heads=2, depth_hidden=16,
               context=20, delay=3)  # fmt: skip
@@ -56,13 +63,14 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def make_run(work: Path, out: Path) -> Run:
+def make_run(work: Path, out: Path, device: torch.device = CPU) -> Run:
     torch.manual_seed(0)
     codec = SlotCodec(work / "codec.safetensors")
     tokenizer = train_tokenizer([], work / "tokenizer.model", SHAPE.text_card)
     model = Voice(SHAPE, codec.books, piece_sounds(tokenizer, SHAPE.text_card))
     said = load_shard(work / "shard00.npz", codec, tokenizer)
-    args = argparse.Namespace(muon_lr=0.02, adam_lr=3e-3, warmup=2, cool=(50, 60), batch=2, seed=1, out=out)
+    args = argparse.Namespace(muon_lr=0.02, adam_lr=3e-3, warmup=2, cool=(50, 60), batch=2, seed=1, out=out,
+                              device=device)  # fmt: skip
     return Run(args, SHAPE, model, RowMaker(said, SHAPE.delay, 40, 1))
 
 
@@ -81,6 +89,82 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(work: Path, tmp_pat
     for name, value in straight.model.state_dict().items():
         assert torch.equal(value, second.model.state_dict()[name]), name
     assert all(torch.equal(v, second.average[k]) for k, v in straight.average.items())
+
+
+class OnlyOn(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Fails an operation whose result lies on another device. Single numbers, such as Adam's count of steps, may."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device, self.operations = device, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(tensor, torch.Tensor) and tensor.dim():
+                assert tensor.device.type == self.device.type, f"{func} gives a tensor on {tensor.device}"
+                self.operations += 1
+        return result
+
+
+def test_a_training_step_makes_every_tensor_on_the_device_it_was_given(work: Path, tmp_path: Path) -> None:
+    """The meta device has shapes and no values: it stands for a GPU, and a tensor left on the CPU fails beside it."""
+    run = make_run(work, tmp_path, META)
+    for group in run.adam.param_groups:
+        group["fused"] = False  # the one thing that CPU and CUDA have and this device has not
+    rows = run.maker.batch(2).to(META)
+    with torch.fx.experimental._config.patch(meta_nonzero_assume_all_nonzero=True), OnlyOn(META) as watched:
+        parts = run.learn(rows, draws(1, CPU))
+    assert watched.operations > 1000
+    assert {t.device.type for t in (*parts.values(), *run.average.values(), *run.model.buffers())} == {"meta"}
+    assert {t.device.type for state in run.muon.state.values() for t in state.values()} == {"meta"}
+
+
+def test_the_watch_notices_a_tensor_on_the_wrong_device() -> None:
+    with pytest.raises(AssertionError, match="on cpu"), OnlyOn(META):
+        torch.zeros(3)
+
+
+def test_a_state_is_restored_onto_the_device_of_the_run(work: Path, tmp_path: Path) -> None:
+    """Saved on one device, restored for another: nothing may stay where it was."""
+    first = make_run(work, tmp_path)
+    first.advance()
+    first.save(tmp_path / "state.pt")
+    second = make_run(work, tmp_path, META)
+    second.restore(tmp_path / "state.pt")
+    states = [state for optimiser in (second.muon, second.adam) for state in optimiser.state.values()]
+    assert {t.device.type for t in second.average.values()} == {"meta"}
+    assert {t.device.type for state in states for t in state.values() if t.dim()} == {"meta"}
+    assert second.step == 1
+
+
+def test_the_script_trains_on_the_device_that_is_named_and_goes_on_from_there(work: Path, tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for name in ("shard00.npz", "held_out.npz"):
+        (shards / name).write_bytes((work / "shard00.npz").read_bytes())
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tokenizer.model").write_bytes((work / "tokenizer.model").read_bytes())
+    command = ["--shards", shards, "--codec", work / "codec.safetensors", "--out", tmp_path / "run", "--batch", "1",
+               "--row-steps", "40", "--text-card", str(SHAPE.text_card), "--device", "cpu"]  # fmt: skip
+    first, second = script("train", *command, "--steps", "1"), script("train", *command, "--steps", "2")
+    assert [json.loads(run.stdout.splitlines()[0])["step"] for run in (first, second)] == [0, 1]
+    assert json.loads(second.stdout.splitlines()[0])["device"] == "cpu"
+    assert json.loads(second.stdout.splitlines()[-1])["held_out"] == 2
+
+
+def script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"runtime.train.{name}", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("name", ["train", "codec_fit", "evaluate"])
+def test_a_script_without_the_named_device_says_so_in_one_line(name: str) -> None:
+    ended = script(name, "--device", "cuda")
+    assert ended.returncode == 2
+    assert "--device: cuda: this machine has no CUDA device that PyTorch can use" in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
 
 
 def test_steps_lower_the_loss(work: Path, tmp_path: Path) -> None:
