@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +26,19 @@ class OriginProcess:
     child: Child
 
     @staticmethod
-    async def start(fleet: Fleet, root: Path, env: Mapping[str, str], *, bytes_per_s: float = 0.0) -> OriginProcess:
-        """Returns once it answers. Raises Invalid with its last words when it ends instead."""
+    async def start(
+        fleet: Fleet, root: Path, env: Mapping[str, str], *, bytes_per_s: float = 0.0, host: str = "127.0.0.1",
+        place: Callable[[Sequence[str]], Sequence[str]] = lambda argv: argv,
+    ) -> OriginProcess:  # fmt: skip
+        """Returns once it answers. Raises Invalid with its last words when it ends instead.
+
+        place: the command that runs it where `host` is an address.
+        """
         [port] = free_ports(1)
-        flags = ["--origin-port", str(port), "--origin-bytes-per-s", str(bytes_per_s)]
-        child = await fleet.start("origin", [sys.executable, "-m", "bdn", "origin", str(root), *flags], env=env)
-        origin = OriginProcess(f"http://127.0.0.1:{port}", child)
+        flags = ["--origin-host", host, "--origin-port", str(port), "--origin-bytes-per-s", str(bytes_per_s)]
+        argv = place([sys.executable, "-m", "bdn", "origin", str(root), *flags])
+        child = await fleet.start("origin", argv, env=env)
+        origin = OriginProcess(f"http://{host}:{port}", child)
         deadline = asyncio.get_running_loop().time() + START_S
         while True:
             try:

@@ -33,6 +33,7 @@ class Member:
     name: str
     port: int
     store: Path
+    host: str = "127.0.0.1"
     agent: Child | None = None
     command: Child | None = None
     path: str = ""
@@ -46,7 +47,7 @@ class Member:
 
     @property
     def spec(self) -> str:
-        return f"{self.name}=127.0.0.1:{self.port}"
+        return f"{self.name}={self.host}:{self.port}"
 
     @property
     def killed(self) -> bool:
@@ -75,13 +76,16 @@ class Wave:
     """The node to end with SIGKILL while it pulls."""
     kill_at: float = 0.25
     """How much of the model it has by then."""
+    place: Callable[[Member, Sequence[str]], Sequence[str]] = lambda _, argv: argv
+    """The command that runs a member's agent where it belongs, for nodes with networks of their own."""
 
     async def start(self) -> None:
         """Agents that listen. Raises Invalid with the last words of one that does not."""
         everyone = ",".join(m.spec for m in (*self.members, *self.others))
         for m in self.members:
-            flags = ["--name", m.name, "--port", str(m.port), "--store", str(m.store), "--peers", everyone]
-            argv = [sys.executable, "-m", "bdn", "agent", *flags, *self.origin_flags, "--drain-s", "0"]
+            flags = ["--name", m.name, "--host", m.host, "--port", str(m.port), "--store", str(m.store)]
+            flags += ["--peers", everyone, *self.origin_flags, "--drain-s", "0"]
+            argv = self.place(m, [sys.executable, "-m", "bdn", "agent", *flags])
             m.agent = await self.fleet.start(m.name, argv, env=self.env)
         await asyncio.gather(*(self._listening(m) for m in self.members))
 

@@ -13,8 +13,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 BEGIN, END = "<!-- tables: written by benchmarks/report.py -->", "<!-- end of tables -->"
 RATIOS = (
-    "ratio_wall_to_best_peer", "ratio_cpu_to_best_peer", "ratio_wall_to_rclone", "ratio_to_one_copy", "ratio_origin_to_best_peer",
-    "moved_share",
+    "ratio_wall_to_best_peer", "ratio_cpu_to_best_peer", "ratio_wall_to_rclone", "ratio_to_one_copy",
+    "ratio_origin_to_best_peer", "moved_share",
 )  # fmt: skip
 COLUMNS = ("GB/s", "core-s/GB", "server core-s/GB", "peak MB", "verified")
 

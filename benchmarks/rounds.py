@@ -231,11 +231,16 @@ def finish(
     if not args.json:
         for name, row in {"ours": ours, **variants, **peers}.items():
             print(f"{name:28} {row}", file=sys.stderr)
+    save(line, args)
+    print(json.dumps(line))
+
+
+def save(line: dict[str, object], args: argparse.Namespace) -> None:
+    """A full run's line, for the README's tables."""
     if not args.smoke and (not args.only or os.environ.get("BDN_BENCH_SAVE")):
         results_dir = ROOT / "benchmarks" / "results"
         results_dir.mkdir(exist_ok=True)
-        (results_dir / f"{workload}.json").write_text(json.dumps(line, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(line))
+        (results_dir / f"{line['workload']}.json").write_text(json.dumps(line, indent=1) + "\n", encoding="utf-8")
 
 
 def _ratio(ours: dict[str, object], peers: list[dict[str, object]], key: str) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -79,11 +80,13 @@ def manifest_of(model: Model, seed: int) -> Manifest:
 class Rollout:
     """One run in progress."""
 
-    def __init__(self, scenario: Scenario, seed: int, plan: Plan, loop: SimLoop) -> None:
+    def __init__(
+        self, scenario: Scenario, seed: int, plan: Plan, loop: SimLoop, manifests: Sequence[Manifest] = ()
+    ) -> None:
         self.scenario, self.seed, self.plan, self.loop = scenario, seed, plan, loop
         self.world = World(loop, scenario.nodes, scenario.origin)
         self.clock = LoopClock()
-        self.manifests = tuple(manifest_of(m, seed) for m in scenario.models)
+        self.manifests = tuple(manifests) or tuple(manifest_of(m, seed) for m in scenario.models)
         for manifest in self.manifests:
             self.world.number(manifest.chunks)
         self.outcome = Outcome(self.world, {}, models=self.manifests)
@@ -299,14 +302,17 @@ class Ours:
         await delivery.run()
 
 
-def simulate(scenario: Scenario, seed: int, plan: Plan | None = None) -> Outcome:
-    """Run a scenario in simulated time with one plan (ours by default)."""
+def simulate(scenario: Scenario, seed: int, plan: Plan | None = None, manifests: Sequence[Manifest] = ()) -> Outcome:
+    """Run a scenario in simulated time with one plan (ours by default).
+
+    manifests: real ones in place of the scenario's models, so that every chunk has the owner that it has in reality.
+    """
     loop = SimLoop()  # type: ignore[abstract]
-    return loop.run(_main(scenario, seed, plan or Ours(), loop))
+    return loop.run(_main(scenario, seed, plan or Ours(), loop, manifests))
 
 
-async def _main(scenario: Scenario, seed: int, plan: Plan, loop: SimLoop) -> Outcome:
-    outcome = await Rollout(scenario, seed, plan, loop).run()
+async def _main(scenario: Scenario, seed: int, plan: Plan, loop: SimLoop, manifests: Sequence[Manifest]) -> Outcome:
+    outcome = await Rollout(scenario, seed, plan, loop, manifests).run()
     if loop.errors:
         raise AssertionError(f"an error nobody looked at: {loop.errors[0]}")
     return outcome
