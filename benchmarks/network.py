@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -113,6 +113,3 @@ def _do(*commands: str) -> None:
         done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{command}: {done.stderr.strip()}")
-
-
-Inside = Callable[[str, Sequence[str]], Sequence[str]]

@@ -36,6 +36,8 @@ def tables() -> str:
         line = json.loads(path.read_text(encoding="utf-8"))
         if line.get("workload") == "chunking":
             parts.append(chunking(line))
+        elif line.get("workload") == "sim_validation":
+            parts.append(validation(line))
         elif "ours" in line and "peers" in line:
             parts.append(workload(line))
     return "\n".join(parts)
@@ -65,6 +67,22 @@ def chunking(line: dict[str, Any]) -> str:
         shares = [_share(row[p]) for p in pairs]
         out.append(_row([f"**{way}**" if way == line["chosen"] else way, *facts, *shares]))
     out.append(_row(["truly new", "", "", "", *(_share(line["truly_new"][p]) for p in pairs)]))
+    return "\n".join([*out, ""])
+
+
+def validation(line: dict[str, Any]) -> str:
+    head = ["scenario", "simulated last, s", "measured", "apart", "simulated median, s", "measured", "worst node",
+            "copies simulated", "measured"]  # fmt: skip
+    m = line["machine"]
+    about = (
+        f"{m['cores']} cores of {m['cpu']}, kernel {m['kernel']}, {line['network']}, load {m['load_1m']}, {m['date']}, "
+        f"commit {line['commit']}, seed {line['seed']}, medians of {line['rounds']}."
+    )
+    out = ["### sim_validation\n", about, "", _row(head), _row(["---"] * len(head))]
+    for name, row in line["scenarios"].items():
+        last, median = ([row[f"{how}_{what}_s"] for how in ("simulated", "measured")] for what in ("last", "median"))
+        apart = [f"{row['last_percent']:+.1f} %", *median, f"{row['worst_node_percent']:.1f} %"]
+        out.append(_row([name, *last, *apart, row["simulated_copies"], row["measured_copies"]]))
     return "\n".join([*out, ""])
 
 

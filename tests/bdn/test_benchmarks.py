@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-QUICK = ("origin_to_disk", "swarm")
+QUICK = ("origin_to_disk", "swarm", "sim_validation")
 SLOW = ("peer_to_disk", "serve", "small_files", "delta", "mirror", "chunking")
 
 
@@ -26,6 +26,11 @@ def test_a_smoke_run_ends_with_the_line_that_scripts_read(workload: str, tmp_pat
     assert line["workload"] == workload
     if workload == "chunking":
         assert set(line["pairs"]) and line["chosen"]
+        return
+    if workload == "sim_validation":
+        [row] = line["scenarios"].values()
+        assert row["simulated_copies"] == row["measured_copies"] == 1.0
+        assert row["measured_last_s"] > 0 and row["simulated_last_s"] > 0
         return
     assert {"machine", "commit", "ours", "peers", "ratio_wall_to_best_peer", "ratio_cpu_to_best_peer"} <= set(line)
     assert "failed" not in line["ours"], line["ours"]

@@ -10,6 +10,7 @@ import pytest
 
 from bdn.errors import Usage
 from bdn.sim.calls import Calls, run_calls
+from bdn.sim.memory import model
 from bdn.sim.results import AccountsDiffer, check_accounts, report
 from bdn.sim.rivals import RIVALS
 from bdn.sim.run import simulate
@@ -42,6 +43,13 @@ def test_a_cold_burst_reads_one_copy_and_a_warm_one_none_and_the_accounts_add_up
     warm = simulate(Scenario("w", "", SMALL.models, Nodes(count=16), pulls=Pulls(warm=8)), 1)
     check_accounts(warm)
     assert warm.origin_copies == 0.0 and len(warm.finished) == 8
+
+
+def test_a_real_manifest_can_stand_in_for_a_scenario_s_model() -> None:
+    manifest, _ = model(40, size=3_000_000, seed="real")
+    outcome = simulate(SMALL, 1, manifests=(manifest,))
+    assert outcome.model_bytes == 120_000_000 and outcome.origin_copies == 1.0
+    assert {event[3] for event in outcome.world.trace.events} == set(range(40))
 
 
 def test_accounts_that_differ_by_one_byte_are_found() -> None:
