@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from bdn.assignments import Table, judge
 from bdn.digest import Digest
 from bdn.errors import Busy, Down, Invalid, Missing
 from bdn.holders import Bits, Holders, Report
@@ -38,63 +39,6 @@ CHECKED_S = 1.0  # A node that several complain about is asked once a second at 
 FORWARDS_MAX = 2
 ROUNDING_S = 1e-6
 TRIED_MAX = 3  # Successors tried before a node falls back on the rule.
-NAMED = 3  # Holders named for one chunk.
-
-
-@dataclass
-class Table:
-    """One model's assignments, as its coordinator knows them."""
-
-    size: int
-    holders: Holders
-    assigned: dict[int, str] = field(default_factory=dict)
-    checked: dict[str, float] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)
-    """Whose reports are in it."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def drop(self, name: str) -> None:
-        """A node is gone: what it alone had or was reading is to be read again."""
-        self.holders.forget(name)
-        self.known.discard(name)
-        self.assigned = {i: n for i, n in self.assigned.items() if n != name}
-
-    def of(self, name: str) -> list[int]:
-        return [i for i, n in self.assigned.items() if n == name]
-
-    def learn(self, name: str, report: Report, before: list[int]) -> None:
-        """What a node says of itself is the truth about it: an assignment that it does not know of is void.
-
-        before: its assignments when it was asked; a later one may not have reached it yet.
-        """
-        self.holders.learn(name, report)
-        for i in before:
-            if i not in report.have and i not in report.reading and self.assigned.get(i) == name:
-                del self.assigned[i]
-        for i in report.reading:
-            self.assigned.setdefault(i, name)
-
-
-def judge(table: Table, claim: Claim, present: Callable[[str], bool]) -> Verdict:
-    """What the sender shall read and whom it shall ask for the rest. Pure but for what `table` remembers.
-
-    Who failed the sender is never named to it again: if nobody else has the chunk, one more read is the price.
-    """
-    read, ask = Bits(table.size), {}
-    for i in claim.want:
-        if i in claim.report.have:
-            continue
-        having = [n for n in table.holders.of(i) if n != claim.sender and n not in claim.failed and present(n)]
-        reader = table.assigned.get(i)
-        if having:
-            at = i % len(having)
-            ask[i] = tuple((having[at:] + having[:at])[:NAMED])
-        elif reader is not None and reader != claim.sender and reader not in claim.failed and present(reader):
-            ask[i] = (reader,)
-        else:
-            table.assigned[i] = claim.sender
-            read.add(i)
-    return Verdict(read, ask)
 
 
 @dataclass
@@ -236,16 +180,22 @@ class Coordinator:
             tried += 1
             try:
                 body = await self._peers.tell(node, "claim", encode_claim(claim), stall_s=self._limits.stall_s)
+                self._standing.answered(node.name)
                 return parse_verdict(body, claim.size)
             except Busy as why:
+                self._standing.answered(node.name)
+                self._not_above(node, claim.manifest)  # It has started again, and knows nothing of what it handed out.
                 soonest = min(soonest, why.retry_after_s) if soonest else why.retry_after_s
             except (Down, Missing, Invalid) as why:
                 self._standing.failed(node.name, claim.manifest, why, self._clock.now())
-                if self._above.get(claim.manifest) == node:
-                    del self._above[claim.manifest]
+                self._not_above(node, claim.manifest)
         if soonest:
             raise Busy(self._me, retry_after_s=soonest)
         return None
+
+    def _not_above(self, node: Node, manifest: Digest) -> None:
+        if self._above.get(manifest) == node:
+            del self._above[manifest]
 
     def _unsettled_s(self) -> float:
         """How long until this node is settled; 0.0 when it is."""
@@ -316,6 +266,7 @@ class Coordinator:
         # From here to the verdict nothing is awaited: no other coordinator can hear of this node in between.
         table.learn(claim.sender, claim.report, table.of(claim.sender))
         verdict = judge(table, claim, self._present)
+        table.granted_at.update((i, self._clock.now()) for i in verdict.read)
         score = lambda name: self._roster.score(name + claim.sender, claim.manifest)  # noqa: E731
         holders = {n: r for n, r in table.holders.sample(score).items() if n != claim.sender and r.have}
         named = {n for names in verdict.ask.values() for n in names} | set(holders)
@@ -364,7 +315,7 @@ class Coordinator:
     async def _ask_one(self, table: Table, manifest: Digest, node: Node) -> None:
         me = self._roster.get(self._me) or Node(self._me)
         question = encode_collect(manifest, table.size, me)
-        before = table.of(node.name)
+        before = table.known_to(node.name, self._clock.now())
         try:
             body = await self._peers.tell(node, "collect", question, stall_s=self._limits.stall_s)
             collected = parse_collected(body, table.size)
@@ -372,6 +323,7 @@ class Coordinator:
             self._standing.failed(node.name, manifest, why, self._clock.now())
             table.drop(node.name)
             return
+        self._standing.answered(node.name)
         for name, bits in collected.assigned.items():
             for i in bits:
                 table.assigned.setdefault(i, name)

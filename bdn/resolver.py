@@ -340,9 +340,9 @@ class Resolver:
         """Before the origin: the coordinator's word, or else what the next ranks say; hints go into `tried`."""
         tried.probed = True
         if self._coordinate and flight.swarm.use is not OriginUse.FORBID:
-            denied = [n for n, why in tried.left.items() if isinstance(why, Missing)]
-            failed = [n for n in tried.left if n not in denied]
-            ruling = await self._coordinator.rule(flight.swarm.part, flight.number, failed, [*denied, *tried.doubted])
+            failed = [n for n in tried.left if not tried.may_retry(n)]
+            doubted = [n for n in tried.left if tried.may_retry(n)] + tried.doubted
+            ruling = await self._coordinator.rule(flight.swarm.part, flight.number, failed, doubted)
             if ruling is not None:
                 await self._obey(flight, ruling, tried)
                 return
@@ -353,7 +353,8 @@ class Resolver:
     async def _obey(self, flight: Flight, ruling: Ruling, tried: Tried) -> None:
         """A grant is in `part.granted` already. Being sent to the same node again is a reason to wait, ever longer.
 
-        Who denied the chunk a moment ago, because it did not take part yet, may be the very one that reads it now.
+        Who denied the chunk a moment ago, because it did not take part yet, may be the very one that reads it now; and
+        who could not be reached may be back: the coordinator has looked.
         """
         if ruling.read:
             return
@@ -361,8 +362,8 @@ class Resolver:
         tried.hint(ruling.ask)
         for name in ruling.ask:
             self.standing.present(name, flight.swarm.manifest)
-            if isinstance(tried.left.get(name), Missing):
-                del tried.left[name]
+            if tried.retry(name):
+                self.standing.answered(name)
         if tried.rulings:
             await self._clock.sleep(min(RULING_PAUSE_S_MAX, RULING_PAUSE_S * 2.0 ** (tried.rulings - 1)))
         tried.rulings += 1

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bdn.digest import Digest
-from bdn.errors import BdnError
+from bdn.errors import BdnError, Down, Missing
 from bdn.manifest import Chunk
 from bdn.policy import OriginUse
 from bdn.roster import Node, Roster
@@ -83,6 +83,8 @@ class Tried:
     """Who was said to hold the chunk and denied it."""
     strangers: dict[str, Node] = field(default_factory=dict)
     """Who was named by a coordinator and is not a member in this node's view yet."""
+    retried: set[str] = field(default_factory=set)
+    """Who could not be reached, and was asked again on a coordinator's word."""
     rulings: int = 0
     """How often a coordinator sent this fetch to somebody."""
     granted: bool = False
@@ -92,6 +94,19 @@ class Tried:
     """The origin asked for a pause until then."""
     origin_error: BdnError | None = None
     """Set when the origin will not be asked again by this fetch."""
+
+    def may_retry(self, name: str) -> bool:
+        """Whether one that failed may be asked again on a coordinator's word: not a liar, nor one down twice."""
+        why = self.left[name]
+        return isinstance(why, Missing) or (isinstance(why, Down) and name not in self.retried)
+
+    def retry(self, name: str) -> bool:
+        """Forget why it failed, if it may be asked again."""
+        if name not in self.left or not self.may_retry(name):
+            return False
+        if isinstance(self.left.pop(name), Down):
+            self.retried.add(name)
+        return True
 
     def hint(self, names: tuple[str, ...]) -> None:
         self.hints.extend(n for n in names if n not in self.hints)

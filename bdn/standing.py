@@ -20,30 +20,32 @@ BLAME_S = 60.0  # Long enough that a bad disk or link costs little, short enough
 class Standing:
     """One node's opinion of the others."""
 
-    _until: dict[str, float] = field(default_factory=dict)
+    _down: dict[str, float] = field(default_factory=dict)
+    _blamed: dict[str, float] = field(default_factory=dict)
     _absent: dict[tuple[str, Digest], float] = field(default_factory=dict)
     _failures: Counter[str] = field(default_factory=Counter)
     blamed: Counter[str] = field(default_factory=Counter)
     """Wrong bytes by sender: a metric, and the name that a person has to look at."""
 
     def avoided(self, name: str, manifest: Digest, now: float) -> bool:
-        return self._until.get(name, now) > now or self._absent.get((name, manifest), now) > now
+        return self.down(name, now) or self._absent.get((name, manifest), now) > now
 
     def down(self, name: str, now: float) -> bool:
-        return self._until.get(name, now) > now
+        """Whether to leave it alone: it cannot be reached, or what it sends is wrong."""
+        return self._down.get(name, now) > now or self._blamed.get(name, now) > now
 
     def answered(self, name: str) -> None:
-        """It sent a good chunk: earlier failures no longer count. Blame stays until its time is over."""
-        if name in self._failures:
-            del self._failures[name]
+        """It is there: earlier failures no longer count. Blame stays until its time is over."""
+        self._failures.pop(name, None)
+        self._down.pop(name, None)
 
     def failed(self, name: str, manifest: Digest, why: BdnError, now: float) -> None:
         if isinstance(why, Corrupt):
             self.blamed[name] += 1
-            self._avoid(name, now + BLAME_S)
+            self._blamed[name] = now + BLAME_S
         elif isinstance(why, Down):
             self._failures[name] += 1
-            self._avoid(name, now + min(DOWN_S_MAX, DOWN_S * 2.0 ** (self._failures[name] - 1)))
+            self._down[name] = now + min(DOWN_S_MAX, DOWN_S * 2.0 ** (self._failures[name] - 1))
         elif isinstance(why, ChunkMissing):
             self._absent[(name, manifest)] = now + ABSENT_S
 
@@ -53,10 +55,8 @@ class Standing:
 
     def forget(self, present: frozenset[str]) -> None:
         """Drop what is known of nodes that left: this bounds the memory by the members."""
-        for name in [n for n in self._until if n not in present]:
-            del self._until[name]
+        for known in (self._down, self._blamed, self._failures):
+            for name in [n for n in known if n not in present]:
+                del known[name]
         for key in [k for k in self._absent if k[0] not in present]:
             del self._absent[key]
-
-    def _avoid(self, name: str, until: float) -> None:
-        self._until[name] = max(until, self._until.get(name, until))

@@ -257,6 +257,8 @@ class Rollout:
                 self.loop.call_later(fault.for_s, setattr, self.world.origin, "down", False)
 
     def _die(self, machine: Machine, fault: Fault) -> None:
+        if machine.number in self._gone:
+            return
         pulling = [m for (n, m), t in self._pulls.items() if n == machine.number and not t.done()]
         if machine.resolver is not None:
             key = f"{machine.name}#{machine.life}"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bdn.coordinator import Table, judge
+from bdn.assignments import Table, judge
 from bdn.errors import Invalid
 from bdn.holders import Bits, Holders, Report
 from bdn.messages import Claim, Verdict, encode_claim, encode_verdict, parse_claim, parse_collect, parse_verdict

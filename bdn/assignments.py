@@ -1,0 +1,74 @@
+"""Owns one model's assignments, as its coordinator knows them, and the verdict on a claim. No messages, no clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bdn.holders import Bits, Holders, Report
+from bdn.messages import Claim, Verdict
+
+ON_ITS_WAY_S = 1.0  # A verdict may overtake no question sent after it: for so long a node may not know of its grant.
+NAMED = 3  # Holders named for one chunk.
+
+
+@dataclass
+class Table:
+    """One model's assignments, as its coordinator knows them."""
+
+    size: int
+    holders: Holders
+    assigned: dict[int, str] = field(default_factory=dict)
+    granted_at: dict[int, float] = field(default_factory=dict)
+    checked: dict[str, float] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+    """Whose reports are in it."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def drop(self, name: str) -> None:
+        """A node is gone: what it alone had or was reading is to be read again."""
+        self.holders.forget(name)
+        self.known.discard(name)
+        self.assigned = {i: n for i, n in self.assigned.items() if n != name}
+
+    def of(self, name: str) -> list[int]:
+        return [i for i, n in self.assigned.items() if n == name]
+
+    def known_to(self, name: str, now: float) -> list[int]:
+        """Its assignments, but for those whose verdict may still be on its way to it."""
+        return [i for i in self.of(name) if self.granted_at.get(i, now - ON_ITS_WAY_S) <= now - ON_ITS_WAY_S]
+
+    def learn(self, name: str, report: Report, before: list[int]) -> None:
+        """What a node says of itself is the truth about it: an assignment that it does not know of is void.
+
+        before: the assignments that it must have known of when it said so; word of another may not have reached it yet.
+        """
+        self.holders.learn(name, report)
+        for i in before:
+            if i not in report.have and i not in report.reading and self.assigned.get(i) == name:
+                del self.assigned[i]
+        for i in report.reading:
+            self.assigned.setdefault(i, name)
+
+
+def judge(table: Table, claim: Claim, present: Callable[[str], bool]) -> Verdict:
+    """What the sender shall read and whom it shall ask for the rest. Pure but for what `table` remembers.
+
+    Who failed the sender is never named to it again: if nobody else has the chunk, one more read is the price.
+    """
+    read, ask = Bits(table.size), {}
+    for i in claim.want:
+        if i in claim.report.have:
+            continue
+        having = [n for n in table.holders.of(i) if n != claim.sender and n not in claim.failed and present(n)]
+        reader = table.assigned.get(i)
+        if having:
+            at = i % len(having)
+            ask[i] = tuple((having[at:] + having[:at])[:NAMED])
+        elif reader is not None and reader != claim.sender and reader not in claim.failed and present(reader):
+            ask[i] = (reader,)
+        else:
+            table.assigned[i] = claim.sender
+            read.add(i)
+    return Verdict(read, ask)
