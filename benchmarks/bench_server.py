@@ -167,7 +167,7 @@ def reference_frame_s(directory: Path, batch: int, frames: int) -> float | None:
 def measure(engine: Engine, seconds: float) -> dict[str, Any]:
     clock = CpuClock()
     costs = warm_up(engine, clock)
-    fits = capacity(costs.full, frame_s=costs.frame_s, load_max=LOAD_MAX, lanes=engine.lanes)
+    fits = capacity(costs.full, frame_s=costs.frame_s, load_max=LOAD_MAX, lanes=engine.lanes, joining_s=costs.turn_s)
     first_steps = engine.first_frame_step + 1 - engine.delay_steps
     least_s = engine.delay_steps * costs.lead.of(1) + first_steps * costs.full.of(1)
 

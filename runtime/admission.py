@@ -1,7 +1,8 @@
 """Who may start a stream now, and when to try again if not. Pure: `now` is an argument, nothing waits, no I/O.
 
-Capacity is measured, never guessed: the number of streams whose steps fill at most `load_max` of an 80 ms frame. A
-call beyond it is refused at once with a retry hint, so that the calls already admitted never get slower.
+Capacity is measured, never guessed: the number of streams whose steps, and a turn of lead steps for one who joins,
+fill at most `load_max` of an 80 ms frame. A call beyond it is refused at once with a retry hint, so that the calls
+already admitted never get slower.
 """
 
 from __future__ import annotations
@@ -47,11 +48,14 @@ def fit_cost(samples: list[tuple[int, float]]) -> StepCost:
     return StepCost(fixed, slope)
 
 
-def capacity(cost: StepCost, *, frame_s: float, load_max: float, lanes: int) -> int:
-    """Streams that fit: the largest N with cost(N) <= load_max * frame_s, at least 1, at most the lanes there are."""
+def capacity(cost: StepCost, *, frame_s: float, load_max: float, lanes: int, joining_s: float = 0.0) -> int:
+    """Streams that fit: the largest N with cost(N) + joining_s <= load_max * frame_s, from 1 to the lanes there are.
+
+    `joining_s`: the time that each frame has for those without sound yet, so that N playing streams lock nobody out.
+    """
     if cost.lane_s <= 0.0:
         return lanes
-    room = (load_max * frame_s - cost.fixed_s) / cost.lane_s
+    room = (load_max * frame_s - joining_s - cost.fixed_s) / cost.lane_s
     return max(1, min(lanes, int(room + 1e-9)))
 
 

@@ -161,7 +161,8 @@ class Server:
         assert engine and costs
         limit = self.settings.streams_max or engine.lanes
         fits = capacity(
-            costs.full, frame_s=costs.frame_s, load_max=self.settings.load_max, lanes=min(limit, engine.lanes)
+            costs.full, frame_s=costs.frame_s, load_max=self.settings.load_max, lanes=min(limit, engine.lanes),
+            joining_s=costs.turn_s,
         )
         self.admission.capacity = min(limit, engine.lanes) if self.settings.streams_max else fits
         catalogue = Catalogue(

@@ -16,7 +16,7 @@ import numpy as np
 from runtime.audio_silence import LeadTrimmer, end_ramp
 from runtime.errors import NameUnknown, SpeechError
 from runtime.port import Engine, FrameOut, LaneState, Pcm, WordTime
-from runtime.scheduler import Costs, LaneView, Next, Plan, plan
+from runtime.scheduler import OFTEN, Costs, Influx, LaneView, Next, Plan, plan
 from runtime.serve.traffic import (
     Broken,
     Close,
@@ -86,6 +86,9 @@ class Conductor:
         self._seats: dict[int, _Seat] = {}
         self._by_lane: dict[int, _Seat] = {}
         self._pace = 1.0
+        self._leads = 0  # lead steps since the last whole one
+        self._influx = Influx()
+        self._alone_s = costs.first_sound_s(engine.delay_steps, engine.first_frame_step)
         self.tally = Tally()
 
     @property
@@ -113,7 +116,7 @@ class Conductor:
         began = self._clock()
         out: list[Happening] = []
         views = self._views(began, out)
-        decision = plan(views, self._costs.slower(self._pace), began)
+        decision = plan(views, self._costs.slower(self._pace), began, often=self._often(began), leads=self._leads)
         if not decision.lanes:
             return out, decision.wake_at
         self._step(decision, began, out)
@@ -173,8 +176,13 @@ class Conductor:
             self._settle(seat, state, out)
         if (seat.starved or seat.held) and not starved and (seat.dry_at is None or seat.dry_at < now):
             seat.dry_at = None
-            seat.waiting_since = now if seat.starved else seat.waiting_since
+            if seat.starved:
+                seat.waiting_since = now
+                self._influx.note(now)
         seat.starved = starved
+
+    def _often(self, now: float) -> bool:
+        return self._influx.rate(now) * self._alone_s > OFTEN
 
     def _step(self, decision: Plan, began: float, out: list[Happening]) -> None:
         tally = self.tally
@@ -195,8 +203,10 @@ class Conductor:
         self._note_pace((self._costs.lead if decision.lead else self._costs.full).of(len(frames)), now - started)
         if decision.lead:
             tally.steps_lead += 1
+            self._leads += 1
         else:
             tally.steps_full += 1
+            self._leads = 0
         for frame in frames:
             self._take(self._by_lane[frame.lane], frame, now, out)
         tally.plan_s += started - began + self._clock() - now

@@ -20,6 +20,7 @@ def test_capacity_is_the_most_streams_whose_step_fills_85_percent_of_a_frame() -
     n = capacity(cost, frame_s=0.08, load_max=0.85, lanes=64)
     assert n == 15
     assert cost.of(n) <= 0.068 < cost.of(n + 1)
+    assert capacity(cost, frame_s=0.08, load_max=0.85, lanes=64, joining_s=0.008) == 13, "who joins needs time too"
 
 
 def test_capacity_never_exceeds_the_lanes_and_never_refuses_everybody() -> None:

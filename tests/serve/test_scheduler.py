@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from runtime.admission import StepCost
-from runtime.scheduler import Costs, LaneView, Next, plan
+from runtime.scheduler import LEADS_IN_A_ROW, Costs, LaneView, Next, plan
 
 CPU = Costs(full=StepCost(0.004, 0.002), lead=StepCost(0.001, 0.0005))
 GPU = Costs(full=StepCost(0.020, 0.0001), lead=StepCost(0.005, 0.0))
@@ -40,8 +42,30 @@ def test_a_late_player_comes_before_every_newcomer() -> None:
 
 
 def test_newcomers_past_their_lead_take_whole_steps_and_share_them() -> None:
-    p = plan([new(1, Next.FULL, 1.0), new(2, Next.FULL, 2.0), new(3, Next.LEAD, 3.0)], CPU, 10.0)
+    views = [new(1, Next.FULL, 1.0), new(2, Next.FULL, 2.0), new(3, Next.LEAD, 3.0)]
+    p = plan(views, CPU, 10.0, often=True, leads=LEADS_IN_A_ROW)
     assert p.lanes == (1, 2) and not p.lead
+
+
+def test_leads_and_whole_steps_take_turns_so_that_company_changes_nobodys_wait_by_much() -> None:
+    views = [playing(0, 11.0), new(1), new(2, Next.FULL, 2.0)]
+    kinds = []
+    leads = 0
+    for _ in range(3 * (LEADS_IN_A_ROW + 1)):
+        p = plan(views, CPU, 10.0, often=True, leads=leads)
+        leads = leads + 1 if p.lead else 0
+        kinds.append(p.lead)
+        assert p.lanes == (1,) if p.lead else p.lanes == (0, 2), "who is past the lead rides with those who play"
+    assert kinds == ([True] * LEADS_IN_A_ROW + [False]) * 3
+
+
+def test_players_far_ahead_wait_for_company_and_no_longer_than_half_their_hand() -> None:
+    few, many = [playing(n, 13.0 + n / 100) for n in range(2)], [playing(n, 14.9) for n in range(2, 12)]
+    waits = plan(few + many, GPU, 10.0)
+    assert waits.lanes == () and waits.wake_at == pytest.approx(10.9), "all twelve can"
+    assert len(plan(few + many, GPU, waits.wake_at).lanes) == 12
+    low = plan([playing(0, 12.5), *many], GPU, 10.0)
+    assert low.lanes == () and low.wake_at == pytest.approx(10.5), "the first is down to half its four seconds"
 
 
 def test_the_higher_priority_newcomer_is_served_first() -> None:
@@ -63,7 +87,7 @@ def test_run_ahead_steps_are_short_where_lanes_cost_and_full_where_they_do_not()
 
 
 def test_no_stream_runs_further_ahead_than_its_bound_and_the_wake_up_is_when_it_may() -> None:
-    p = plan([playing(0, 14.5), playing(1, 16.0)], CPU, 10.0)
+    p = plan([playing(0, 14.5)], CPU, 10.0)
     assert p.lanes == () and p.wake_at == 10.5
 
 
@@ -93,9 +117,9 @@ def test_with_lanes_to_step_it_never_waits_however_slow_the_machine_is() -> None
         assert plan([playing(8, 10.01), *newcomers], slow, 10.0).lanes
 
 
-def simulate(n: int, costs: Costs, seconds: float) -> tuple[int, list[float]]:
+def simulate(n: int, costs: Costs, seconds: float, *, often: bool) -> tuple[int, list[float]]:
     """n streams that never end, joining 0.3 s apart: underruns after their start, and each one's wait for sound."""
-    lead, now = 16, 0.0
+    lead, now, leads = 16, 0.0, 0
     steps = [0] * n
     dry: list[float | None] = [None] * n
     joined = [0.3 * k for k in range(n)]
@@ -107,11 +131,12 @@ def simulate(n: int, costs: Costs, seconds: float) -> tuple[int, list[float]]:
             for k in range(n)
             if joined[k] <= now
         ]
-        p = plan(views, costs, now)
+        p = plan(views, costs, now, often=often, leads=leads)
         if not p.lanes:
             coming = min((j for j in joined if j > now), default=math.inf)
             now = min(p.wake_at, coming, seconds)
             continue
+        leads = leads + 1 if p.lead else 0
         now += (costs.lead if p.lead else costs.full).of(len(p.lanes))
         for k in p.lanes:
             steps[k] += 1
@@ -127,15 +152,16 @@ def simulate(n: int, costs: Costs, seconds: float) -> tuple[int, list[float]]:
     return underruns, first
 
 
-def test_n_streams_that_fill_85_percent_of_the_frame_never_run_dry() -> None:
+@pytest.mark.parametrize("often", [False, True])
+def test_n_streams_that_fill_85_percent_of_the_frame_never_run_dry(often: bool) -> None:
     for costs in (CPU, GPU, Costs(full=StepCost(0.012, 0.0035), lead=StepCost(0.003, 0.001))):
         n = max(k for k in range(1, 65) if costs.full.of(k) <= 0.85 * 0.08)
-        underruns, _ = simulate(n, costs, 40.0)
+        underruns, _ = simulate(n, costs, 40.0, often=often)
         assert underruns == 0, costs
 
 
 def test_the_last_to_join_waits_little_longer_than_the_first() -> None:
     n = max(k for k in range(1, 65) if CPU.full.of(k) <= 0.70 * 0.08)
-    _, first = simulate(n, CPU, 30.0)
+    _, first = simulate(n, CPU, 30.0, often=False)
     alone = 16 * CPU.lead.of(1) + 3 * CPU.full.of(1)
     assert max(first) <= 2 * alone
