@@ -151,6 +151,7 @@ class _Run:
     def __post_init__(self) -> None:
         self._window = Window(self.plan.window_bytes)
         self._uploads = asyncio.Semaphore(self.plan.uploads)
+        self._questions = asyncio.Semaphore(2 * self.plan.uploads)  # Beside the uploads: a slot must not wait for one.
         self._stored: dict[Digest, asyncio.Task[None]] = {}
 
     async def manifest(self, listing: Listing, files: Sequence[UpstreamFile]) -> Manifest:
@@ -244,12 +245,14 @@ class _Run:
 
     async def _upload(self, chunk: Chunk, body: bytearray) -> None:
         try:
-            async with self._uploads:
-                if await self.writer.held([chunk]):
-                    self.count.chunks_reused += 1
-                else:
+            async with self._questions:
+                held = await self.writer.held([chunk])
+            if held:
+                self.count.chunks_reused += 1
+            else:
+                async with self._uploads:
                     await self.writer.put(chunk, memoryview(body)[: chunk.size])
-                    self.count.bytes_uploaded += chunk.size
+                self.count.bytes_uploaded += chunk.size
             self.progress(self.count)
         except BaseException as why:
             self._window.fail(why)

@@ -189,8 +189,9 @@ class TagEntry:
 class OriginWriter(Protocol):
     """The mirror's side of the origin. Objects are written once and never change; tags move."""
 
-    async def held(self, chunks: Sequence[Chunk]) -> frozenset[Digest]:
-        """Which of these chunks are there already, whole: by digest in a directory, by length in a bucket."""
+    async def held(self, chunks: Sequence[Chunk], *, reread: bool = False) -> frozenset[Digest]:
+        """Which of these chunks are there already, whole: by digest in a directory, by length in a bucket, where
+        `reread` reads each back and hashes it."""
 
     async def put(self, chunk: Chunk, body: bytes | memoryview) -> None:
         """Store one chunk whole or not at all; a second put of the same changes nothing. `body` is free on return."""

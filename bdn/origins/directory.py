@@ -93,7 +93,7 @@ class DirectoryWriter:
         except OSError as why:
             raise Invalid(f"cannot write there: {why.strerror}", where=str(self.root)) from why
 
-    async def held(self, chunks: Sequence[Chunk]) -> frozenset[Digest]:
+    async def held(self, chunks: Sequence[Chunk], *, reread: bool = False) -> frozenset[Digest]:
         return await asyncio.to_thread(lambda: frozenset(c.digest for c in chunks if self._has(c)))
 
     def _has(self, chunk: Chunk) -> bool:

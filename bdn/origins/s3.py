@@ -158,7 +158,7 @@ class S3Origin:
                 break
             code = error_code(words)
             if code == "RequestTimeTooSkewed" and "date" in head.headers:
-                self._skew = _clock_skew(head.headers["date"])
+                self._skew = clock_skew(head.headers["date"])
             elif code in ("AuthorizationHeaderMalformed", "PermanentRedirect") and self._learn_region(head, words):
                 pass
             elif code in ("ExpiredToken", "TokenRefreshRequired") and signer is not None:
@@ -196,8 +196,7 @@ class S3Origin:
         return asyncio.get_running_loop().time() - self._looked_at > CREDENTIALS_S
 
     def _learn_region(self, head: Head, words: bytes) -> bool:
-        match = _REGION.search(words)
-        region = match[1].decode() if match else head.headers.get("x-amz-bucket-region", "")
+        region = named_region(words) or head.headers.get("x-amz-bucket-region", "")
         if not region or region == self._region:
             return False
         self._region = region
@@ -247,7 +246,14 @@ def error_code(words: bytes) -> str:
     return match[1].decode() if match else ""
 
 
-def _clock_skew(date: str) -> timedelta:
+def named_region(words: bytes) -> str:
+    """The region that a refusal names as the bucket's, or nothing."""
+    match = _REGION.search(words)
+    return match[1].decode() if match else ""
+
+
+def clock_skew(date: str) -> timedelta:
+    """How far the service's clock is ahead of ours, by the date of its answer."""
     try:
         return parsedate_to_datetime(date) - datetime.now(UTC)
     except (ValueError, TypeError):

@@ -1,11 +1,16 @@
-"""Owns the mirror's side of an origin in S3, through boto3: it runs at deploy time, on one machine, and must speak to
-every service that imitates S3; a chunk is one PUT, never a multipart upload, so there is nothing half to clean up."""
+"""Owns the mirror's side of an origin in S3; what it asks the service is in `s3_requests`, and boto3 lists.
+
+A chunk is one PUT, never a multipart upload, so there is nothing half to clean up. What the service refuses for now is
+asked again with a growing pause: a mirror may wait out a throttle, a replica never sees it. How many are under way at
+once is the mirror's to say; a limit that follows the latency, as reading has, kept half of a local service idle.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from bdn.digest import Digest
@@ -23,61 +28,93 @@ from bdn.origins.layout import (
     tag_key,
     write_pointer,
 )
-from bdn.origins.s3 import REGION, place, s3_error
+from bdn.origins.s3 import REGION, botocore_credentials, place, s3_error
+from bdn.origins.s3_requests import S3Requests
+from bdn.origins.sigv4 import Credentials
 from bdn.ports import TagEntry
 
 CONNECTIONS = 32
-ATTEMPTS = 8  # Of one PUT, with botocore's back-off: a mirror may wait out a throttle, a replica never sees it.
+ATTEMPTS, ATTEMPTS_FIRST = 8, 3  # Fewer until the service has once answered: its address may just be wrong.
+BACKOFF_S, BACKOFF_S_MAX = 0.25, 20.0
 Answer = TypeVar("Answer")
 
 
 class S3Writer:
-    """An `OriginWriter` on a bucket."""
+    """An `OriginWriter` on a bucket. Without `keys` the credentials are found where every AWS tool finds them."""
 
-    def __init__(self, url: str, *, endpoint: str = "", region: str = "", client: Any = None) -> None:
+    def __init__(self, url: str, *, endpoint: str = "", region: str = "", keys: Credentials | None = None) -> None:
         self._place = place(url, endpoint, region or REGION)
         self.name = self._place.name
-        self._endpoint, self._region = endpoint, region
-        self._client = client
+        self._endpoint, self._region, self._keys = endpoint, region, keys
+        self._find = botocore_credentials() if keys is None else lambda: keys
+        self._requests = S3Requests(url, endpoint, region or REGION, self._needed, CONNECTIONS)
+        # Not the loop's own pool: reading and hashing have that, and it is a few threads on a small machine.
+        self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="s3")
+        self._answered = False
         self.compares_and_swaps = True
         """Until a service says that it cannot."""
 
-    async def held(self, chunks: Sequence[Chunk]) -> frozenset[Digest]:
-        sizes = await asyncio.gather(*(self._do(self._size, chunk_key(c.digest)) for c in chunks))
-        return frozenset(c.digest for c, size in zip(chunks, sizes, strict=True) if size == c.size)
+    def _needed(self) -> Credentials:
+        found = self._find()
+        if found is None:
+            hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a role"
+            raise Invalid("no credentials to write with", where=self.name, hint=hint)
+        return found
+
+    async def held(self, chunks: Sequence[Chunk], *, reread: bool = False) -> frozenset[Digest]:
+        whole = await asyncio.gather(*(self._whole(c, reread) for c in chunks))
+        return frozenset(c.digest for c, there in zip(chunks, whole, strict=True) if there)
+
+    async def _whole(self, chunk: Chunk, reread: bool) -> bool:
+        key = chunk_key(chunk.digest)
+        if reread:
+            return await self._patiently(self._requests.digest, key, chunk.size) == chunk.digest
+        return await self._patiently(self._requests.size, key) == chunk.size
 
     async def put(self, chunk: Chunk, body: bytes | memoryview) -> None:
-        await self._do(self._put, chunk_key(chunk.digest), body)
+        await self._patiently(self._requests.put, chunk_key(chunk.digest), body)
 
     async def put_document(self, digest: Digest, body: bytes) -> None:
-        await self._do(self._put, document_key(digest), body)
+        await self._patiently(self._requests.put, document_key(digest), body)
 
     async def read_document(self, digest: Digest, *, bytes_max: int) -> bytes:
-        found = await self._do(self._get, document_key(digest), bytes_max)
+        found = await self._patiently(self._requests.get, document_key(digest), bytes_max)
         if found is None:
             raise Missing(f"manifest document {digest.short} is not there", where=self.name)
         return checked_document(found[0], digest, self.name)
 
     async def read_tag(self, name: str, tag: str) -> Digest:
-        found = await self._do(self._get, tag_key(name, tag), TAG_BYTES_MAX)
+        found = await self._patiently(self._requests.get, tag_key(name, tag), TAG_BYTES_MAX)
         if found is None:
             raise Missing(f"there is no {name}:{tag}", where=self.name, hint="list what is there with `bdn ls`")
         return read_pointer(found[0], f"{self.name}/{tag_key(name, tag)}")
 
     async def move_tag(self, name: str, tag: str, manifest: Digest, *, expect: Digest | None) -> None:
         key = tag_key(name, tag)
-        found = await self._do(self._get, key, TAG_BYTES_MAX)
+        found = await self._patiently(self._requests.get, key, TAG_BYTES_MAX)
         now = None
         with contextlib.suppress(Corrupt):  # A damaged tag points to nothing, and this is how it is repaired.
             now = None if found is None else read_pointer(found[0], key)
-        condition = {"IfNoneMatch": "*"} if found is None else {"IfMatch": found[1]}
-        if now == expect and await self._do(self._swap, key, write_pointer(manifest), condition):
-            return
+        condition = ("if-none-match", "*") if found is None else ("if-match", found[1])
+        if now == expect:
+            swapped = await self._patiently(self._requests.swap, key, write_pointer(manifest), condition)
+            if swapped is None:
+                self.compares_and_swaps = False
+                await self._patiently(self._requests.put, key, write_pointer(manifest))
+            # An answer may have been lost and the question asked again: then the tag is where it should be.
+            if swapped is not False or await self._points_to(name, tag) == manifest:
+                return
         raise Invalid(
             f"{name}:{tag} was moved by another writer meanwhile",
             where=self.name,
             hint="look at what it points to now, then mirror again",
         )
+
+    async def _points_to(self, name: str, tag: str) -> Digest | None:
+        try:
+            return await self.read_tag(name, tag)
+        except (Missing, Corrupt):
+            return None
 
     async def tags(self) -> AsyncIterator[TagEntry]:
         base = f"{self._place.prefix}/tags/" if self._place.prefix else "tags/"
@@ -96,31 +133,42 @@ class S3Writer:
             raise damaged_tags(bad, self.name)
 
     async def recall(self, what: Digest) -> Digest | None:
-        found = await self._do(self._get, mirrored_key(what), TAG_BYTES_MAX)
+        found = await self._patiently(self._requests.get, mirrored_key(what), TAG_BYTES_MAX)
         return None if found is None else read_pointer(found[0], mirrored_key(what))
 
     async def remember(self, what: Digest, manifest: Digest) -> None:
-        await self._do(self._put, mirrored_key(what), write_pointer(manifest))
+        await self._patiently(self._requests.put, mirrored_key(what), write_pointer(manifest))
 
     async def close(self) -> None:
-        if self._client is not None:
-            await asyncio.to_thread(self._client.close)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._requests.close()
+
+    async def _patiently(self, work: Callable[..., Answer], *args: object) -> Answer:
+        """Again after each temporary refusal, up to `ATTEMPTS` times in all."""
+        attempt = 0
+        while True:
+            try:
+                answer = await self._do(work, *args)
+                self._answered = True
+                return answer
+            except SourceDown as why:
+                attempt += 1
+                self._answered = self._answered or why.retry_after_s is not None
+                if attempt >= (ATTEMPTS if self._answered else ATTEMPTS_FIRST):
+                    raise
+                pause = BACKOFF_S * 2**attempt if why.retry_after_s is None else why.retry_after_s
+                await asyncio.sleep(min(pause, BACKOFF_S_MAX))
 
     # Blocking, in a thread
 
     async def _do(self, work: Callable[..., Answer], *args: object) -> Answer:
-        return await asyncio.to_thread(self._typed, work, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._typed, work, *args)
 
     def _typed(self, work: Callable[..., Answer], *args: object) -> Answer:
-        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+        from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            if self._client is None:
-                self._client = _client(self._endpoint, self._region)
             return work(*args)
-        except NoCredentialsError:
-            hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a role"
-            raise Invalid("no credentials to write with", where=self.name, hint=hint) from None
         except ClientError as why:
             raise self._error(why) from None
         except (BotoCoreError, OSError) as why:
@@ -129,59 +177,17 @@ class S3Writer:
     def _error(self, why: Any) -> BdnError:
         return s3_error(_status(why), str(why.response.get("Error", {}).get("Code", "")), self._place)
 
-    def _key(self, key: str) -> dict[str, str]:
-        full = f"{self._place.prefix}/{key}" if self._place.prefix else key
-        return {"Bucket": self._place.bucket, "Key": full}
-
-    def _size(self, key: str) -> int | None:
-        from botocore.exceptions import ClientError
-
-        try:
-            return int(self._client.head_object(**self._key(key))["ContentLength"])
-        except ClientError as why:
-            if _status(why) == 404:  # A HEAD has no body to say which; a missing bucket shows at the first PUT.
-                return None
-            raise
-
-    def _put(self, key: str, body: bytes | memoryview) -> None:
-        self._client.put_object(**self._key(key), Body=body if isinstance(body, bytes) else _Body(body))
-
-    def _get(self, key: str, bytes_max: int) -> tuple[bytes, str] | None:
-        from botocore.exceptions import ClientError
-
-        try:
-            answer = self._client.get_object(**self._key(key))
-        except ClientError as why:
-            if why.response.get("Error", {}).get("Code") == "NoSuchKey":
-                return None
-            raise
-        if answer["ContentLength"] > bytes_max:
-            answer["Body"].close()
-            size = answer["ContentLength"]
-            raise Corrupt(f"an object of {size} bytes, at most {bytes_max} expected", where=f"{self.name}/{key}")
-        return answer["Body"].read(), answer["ETag"]
-
-    def _swap(self, key: str, body: bytes, condition: dict[str, str]) -> bool:
-        """False when another writer was faster. A service that knows no conditions gets a plain PUT."""
-        from botocore.exceptions import ClientError
-
-        try:
-            self._client.put_object(**self._key(key), Body=body, **condition)
-        except ClientError as why:
-            if _status(why) in (409, 412):
-                return False
-            if _status(why) != 501:
-                raise
-            self.compares_and_swaps = False
-            self._client.put_object(**self._key(key), Body=body)
-        return True
-
     def _list(self, base: str) -> list[str]:
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._place.bucket, Prefix=base)
-        return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+        self._needed()
+        client = _client(self._endpoint, self._region, self._keys)
+        try:
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=self._place.bucket, Prefix=base)
+            return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+        finally:
+            client.close()
 
 
-def _client(endpoint: str, region: str) -> Any:
+def _client(endpoint: str, region: str, keys: Credentials | None) -> Any:
     import boto3
     from botocore.config import Config
 
@@ -192,32 +198,14 @@ def _client(endpoint: str, region: str) -> Any:
         read_timeout=60,
         s3={"addressing_style": "path"} if endpoint else {},
     )
+    given = {} if keys is None else {
+        "aws_access_key_id": keys.access_key, "aws_secret_access_key": keys.secret_key,
+        "aws_session_token": keys.token or None,
+    }  # fmt: skip
     return boto3.session.Session().client(
-        "s3", endpoint_url=endpoint or None, region_name=region or REGION, config=config
+        "s3", endpoint_url=endpoint or None, region_name=region or REGION, config=config, **given
     )
 
 
 def _status(why: Any) -> int:
     return int(why.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-
-class _Body:
-    """A buffer as the file that botocore wants, read in place: `BytesIO` would copy every chunk once more."""
-
-    def __init__(self, body: memoryview) -> None:
-        self._body, self._at = body, 0
-
-    def __len__(self) -> int:
-        return len(self._body)
-
-    def read(self, size: int | None = -1) -> memoryview:
-        end = len(self._body) if size is None or size < 0 else min(self._at + size, len(self._body))
-        piece, self._at = self._body[self._at : end], end
-        return piece
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, len(self._body))[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at

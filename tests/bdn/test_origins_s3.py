@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import random
+import zlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,6 +25,7 @@ from bdn.http.static import DirectoryServer
 from bdn.manifest import Chunk
 from bdn.mirror import MirrorPlan, mirror
 from bdn.origins.http import HttpOrigin
+from bdn.origins.layout import chunk_key
 from bdn.origins.s3 import S3Origin, place
 from bdn.origins.s3_writer import S3Writer
 from bdn.origins.sigv4 import Credentials, Signer, encode_path
@@ -76,7 +79,7 @@ def reader(service: S3Service, url: str, keys: tuple[str, str] | None = READER) 
 def test_a_mirrored_model_reads_back_through_our_reader_with_read_only_keys(s3: S3Service) -> None:
     async def work() -> None:
         url = s3.place()
-        writer = S3Writer(url, endpoint=s3.endpoint, client=s3.client())
+        writer = S3Writer(url, endpoint=s3.endpoint, keys=Credentials(*ADMIN))
         upstream = MemoryUpstream(example())
         result = await mirror(upstream, writer, MirrorPlan("test/model", window_bytes=64 << 20))
         again = await mirror(upstream, writer, MirrorPlan("test/model"))
@@ -120,7 +123,7 @@ def test_a_refused_read_says_why(s3: S3Service, bucket: str, keys: tuple[str, st
 @pytest.mark.parametrize(("bucket", "keys"), [("no-such-bucket", ADMIN), ("tests", READER), ("tests", ("nobody", "x"))])
 def test_a_refused_write_says_why_and_moves_nothing(s3: S3Service, bucket: str, keys: tuple[str, str]) -> None:
     async def work() -> None:
-        writer = S3Writer(f"s3://{bucket}/w", endpoint=s3.endpoint, client=s3.client(keys))
+        writer = S3Writer(f"s3://{bucket}/w", endpoint=s3.endpoint, keys=Credentials(*keys))
         with pytest.raises(Invalid) as caught:
             await mirror(MemoryUpstream({"a": b"b"}), writer, MirrorPlan("m"))
         assert caught.value.hint and caught.value.where
@@ -269,7 +272,6 @@ def test_a_directory_is_served_by_range_and_nothing_beside_it(
     tmp_path: Path, path: str, range_: str, status: int, body: bytes
 ) -> None:
     from bdn.origins.directory import DirectoryWriter
-    from bdn.origins.layout import chunk_key
 
     async def work() -> None:
         writer = DirectoryWriter(tmp_path / "origin")
@@ -306,7 +308,7 @@ def test_a_damaged_tag_in_a_bucket_is_named_after_the_others_and_can_be_moved(s3
     async def work() -> None:
         url, client = s3.place(), s3.client()
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
-        writer = S3Writer(url, endpoint=s3.endpoint, client=client)
+        writer = S3Writer(url, endpoint=s3.endpoint, keys=Credentials(*ADMIN))
         whole = Digest.of(b"1")
         for tag in ("a", "b", "c"):
             await writer.move_tag("m", tag, whole, expect=None)
@@ -318,6 +320,74 @@ def test_a_damaged_tag_in_a_bucket_is_named_after_the_others_and_can_be_moved(s3
         assert listed == ["a", "c"]
         await writer.move_tag("m", "b", whole, expect=None)
         assert [entry.tag async for entry in writer.tags()] == ["a", "b", "c"]
+        await writer.close()
+
+    asyncio.run(work())
+
+
+def put(*answers: Response) -> tuple[Scripted, BdnError | None]:
+    """One chunk stored at a service that answers so, after the tag was asked for as a mirror does."""
+
+    async def work() -> tuple[Scripted, BdnError | None]:
+        async with scripted(*answers) as (service, endpoint):
+            writer = S3Writer("s3://bucket/x", endpoint=endpoint, keys=KEYS)
+            try:
+                await writer.put(CHUNK, memoryview(bytearray(BODY)))
+            except BdnError as why:
+                return service, why
+            finally:
+                await writer.close()
+            return service, None
+
+    return asyncio.run(work())
+
+
+def test_a_stored_chunk_is_sent_with_a_checksum_that_the_service_can_check() -> None:
+    service, why = put(Response(200))
+    assert why is None
+    crc = zlib.crc32(BODY).to_bytes(4, "big")
+    assert base64.b64decode(service.asked[0]["x-amz-checksum-crc32"]) == crc
+    assert "x-amz-checksum-crc32" in service.asked[0]["authorization"], "signed, so that nobody can take it away"
+    assert service.asked[0]["content-length"] == str(len(BODY))
+
+
+def test_a_mirror_waits_out_a_throttle_and_learns_the_region() -> None:
+    busy = error(503, "SlowDown", ("retry-after", "0"))
+    malformed = error(400, "AuthorizationHeaderMalformed", more="<Region>eu-west-3</Region>")
+    service, why = put(busy, busy, busy, malformed, Response(200))
+    assert why is None and len(service.asked) == 5
+    assert "/eu-west-3/s3/" in service.asked[4]["authorization"]
+
+
+@pytest.mark.parametrize("answer", [error(403, "AccessDenied"), error(404, "NoSuchBucket"), error(400, "BadDigest")])
+def test_a_refused_chunk_is_not_asked_again(answer: Response) -> None:
+    service, why = put(answer)
+    assert isinstance(why, Invalid) and len(service.asked) == 1
+
+
+def test_a_bucket_whose_service_is_not_there_is_down_soon() -> None:
+    async def work() -> None:
+        writer = S3Writer("s3://bucket/x", endpoint="http://127.0.0.1:9", keys=KEYS)
+        with pytest.raises(SourceDown):
+            await writer.read_tag("a", "b")
+        await writer.close()
+
+    asyncio.run(work())
+
+
+def test_a_damaged_chunk_in_a_bucket_is_found_when_it_is_read_back(s3: S3Service) -> None:
+    async def work() -> None:
+        url = s3.place()
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        writer = S3Writer(url, endpoint=s3.endpoint, keys=Credentials(*ADMIN))
+        await writer.put(CHUNK, BODY)
+        assert await writer.held([CHUNK], reread=True) == {CHUNK.digest}
+        damaged = BODY[:-1] + bytes([BODY[-1] ^ 1])
+        s3.client().put_object(Bucket=bucket, Key=f"{prefix}/{chunk_key(CHUNK.digest)}", Body=damaged)
+        assert await writer.held([CHUNK]) == {CHUNK.digest}, "by length alone it looks whole"
+        assert await writer.held([CHUNK], reread=True) == frozenset()
+        await writer.put(CHUNK, BODY)
+        assert await writer.held([CHUNK], reread=True) == {CHUNK.digest}
         await writer.close()
 
     asyncio.run(work())
