@@ -2,7 +2,7 @@
 
 Every node is a `bdn agent` process with a store of its own in memory (eight nodes on one machine would otherwise share
 one disk, which no cluster does); the origin is `bdn origin`. Simulated and real nodes have the same names and the same
-manifest, so that every chunk has the same owner in both.
+manifest, so that every chunk has the same owner in both; all are asked within 20 ms.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from benchmarks.rounds import ROOT, WORK, arguments, commit, machine, save
 
 SCENARIOS = ("validate-cold", "validate-warm-join", "validate-slow-nic", "validate-origin-throttled")
 SMOKE = ("validate-cold",)
+SEEDS = 9  # Who asks whom first decides a run by some percent, in both: medians are compared.
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,15 @@ def main() -> None:
             scenario = small(scenario)
         data = seeded(int(args.gb * 1e9) or scenario.models[0].bytes)
         manifest = asyncio.run(_manifest(data))
-        simulated = simulated_run(scenario, args.seed, manifest)
+        simulated = [simulated_run(scenario, args.seed + i, manifest) for i in range(SEEDS)]
         measured = [asyncio.run(real_run(scenario, data, manifest, net)) for _ in range(rounds)]
         rows[name] = compare(simulated, measured)
         print(f"  {name}: {rows[name]}", file=sys.stderr, flush=True)
     line = {
         "workload": "sim_validation", "machine": machine(), "commit": commit(), "seed": args.seed,
-        "smoke": args.smoke, "network": net.kind, "rounds": rounds, "scenarios": rows,
+        "smoke": args.smoke, "network": net.kind, "rounds": rounds, "seeds": SEEDS, "scenarios": rows,
         "worst_last_percent": max(abs(r["last_percent"]) for r in rows.values()),
-        "worst_node_percent": max(r["worst_node_percent"] for r in rows.values()),
+        "worst_node_percent": max(abs(r["worst_node_percent"]) for r in rows.values()),
     }  # fmt: skip
     save(line, args)
     print(json.dumps(line))
@@ -160,21 +161,23 @@ def _memory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def compare(simulated: Run, measured: Sequence[Run]) -> dict[str, float]:
-    """Percent by which the medians of the measured seconds are above the simulated ones: last node, and worst node."""
-    nodes = {n: statistics.median(run.seconds[n] for run in measured) for n in simulated.seconds}
-    last = statistics.median(run.last_s for run in measured)
-    off = {n: 100 * (s / simulated.seconds[n] - 1) for n, s in nodes.items()}
-    return {
-        "simulated_last_s": round(simulated.last_s, 2),
-        "measured_last_s": round(last, 2),
-        "last_percent": round(100 * (last / simulated.last_s - 1), 1),
-        "simulated_median_s": round(statistics.median(simulated.seconds.values()), 2),
-        "measured_median_s": round(statistics.median(nodes.values()), 2),
-        "worst_node_percent": round(max(map(abs, off.values())), 1),
-        "simulated_copies": round(simulated.origin_copies, 3),
-        "measured_copies": round(statistics.median(run.origin_copies for run in measured), 3),
-    }
+def compare(simulated: Sequence[Run], measured: Sequence[Run]) -> dict[str, float]:
+    """Medians of both, and by how many percent the measured ones are above: of the last node, and of the worst node."""
+    sides = {"simulated": simulated, "measured": measured}
+    row: dict[str, float] = {}
+    nodes = {side: {n: statistics.median(r.seconds[n] for r in runs) for n in runs[0].seconds}
+             for side, runs in sides.items()}  # fmt: skip
+    for side, runs in sides.items():
+        lasts = [run.last_s for run in runs]
+        row[f"{side}_last_s"] = round(statistics.median(lasts), 2)
+        row[f"{side}_last_from_s"], row[f"{side}_last_to_s"] = round(min(lasts), 2), round(max(lasts), 2)
+        row[f"{side}_median_s"] = round(statistics.median(nodes[side].values()), 2)
+        row[f"{side}_copies"] = round(statistics.median(run.origin_copies for run in runs), 3)
+    row["last_percent"] = round(100 * (row["measured_last_s"] / row["simulated_last_s"] - 1), 1)
+    row["median_percent"] = round(100 * (row["measured_median_s"] / row["simulated_median_s"] - 1), 1)
+    off = {n: 100 * (s / nodes["simulated"][n] - 1) for n, s in nodes["measured"].items()}
+    row["worst_node_percent"] = round(max(off.values(), key=abs), 1)
+    return row
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 FRAME = 1514 / 1448  # Bytes on the wire for a byte of payload: a link's rate is given in payload, as in a scenario.
-QUEUE_MS = 50  # What a switch buffers; deep enough for many flows, shallow enough that nothing waits long in it.
+QUEUE_MS = 20  # What a switch buffers: deep enough for many flows, shallow enough that a request waits little in it.
 BURST_BYTES = 128 << 10
 GSO_BYTES = 16 << 10  # The largest packet before the shaper: losing one of 64 KiB stops a flow for a whole timeout.
 CONGESTION = "reno"  # What a network namespace may always have.

@@ -71,18 +71,24 @@ def chunking(line: dict[str, Any]) -> str:
 
 
 def validation(line: dict[str, Any]) -> str:
-    head = ["scenario", "simulated last, s", "measured", "apart", "simulated median, s", "measured", "worst node",
-            "copies simulated", "measured"]  # fmt: skip
+    head = ["scenario", "last node, simulated", "measured", "apart", "median node, simulated", "measured", "apart",
+            "worst node apart", "origin copies, simulated", "measured"]  # fmt: skip
     m = line["machine"]
     about = (
         f"{m['cores']} cores of {m['cpu']}, kernel {m['kernel']}, {line['network']}, load {m['load_1m']}, {m['date']}, "
-        f"commit {line['commit']}, seed {line['seed']}, medians of {line['rounds']}."
+        f"commit {line['commit']}, seed {line['seed']}; medians of {line['seeds']} simulated and {line['rounds']} "
+        "measured runs, in brackets their range."
     )
     out = ["### sim_validation\n", about, "", _row(head), _row(["---"] * len(head))]
     for name, row in line["scenarios"].items():
-        last, median = ([row[f"{how}_{what}_s"] for how in ("simulated", "measured")] for what in ("last", "median"))
-        apart = [f"{row['last_percent']:+.1f} %", *median, f"{row['worst_node_percent']:.1f} %"]
-        out.append(_row([name, *last, *apart, row["simulated_copies"], row["measured_copies"]]))
+        last = [
+            f"{row[f'{side}_last_s']} s ({row[f'{side}_last_from_s']} to {row[f'{side}_last_to_s']})"
+            for side in ("simulated", "measured")
+        ]
+        median = [f"{row[f'{side}_median_s']} s" for side in ("simulated", "measured")]
+        apart = [f"{row[f'{what}_percent']:+.1f} %" for what in ("last", "median", "worst_node")]
+        copies = [row["simulated_copies"], row["measured_copies"]]
+        out.append(_row([name, *last, apart[0], *median, *apart[1:], *copies]))
     return "\n".join([*out, ""])
 
 
