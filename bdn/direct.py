@@ -33,7 +33,7 @@ async def pull_into(
 
     Raises the delivery's errors, and Invalid when the target's parent cannot be written.
     """
-    clock, staging = LoopClock(), target.parent / f".{target.name}.bdn-pull"
+    clock, staging = LoopClock(), staging_of(target)
     store, peers = NvmeStore(staging), PeerClient()
     try:
         resolver = Resolver(_ME, store, peers, origin, static_members([f"{_ME}=localhost:1"]), clock, limits=limits)
@@ -47,21 +47,32 @@ async def pull_into(
     return done
 
 
+def staging_of(target: Path) -> Path:
+    """What lies beside the target while it is filled, and stays there when a pull is cut off."""
+    return target.parent / f".{target.name}.bdn-pull"
+
+
 def _place(source: Path, target: Path) -> None:
     if target.is_dir():
         target.rmdir()  # The caller has seen that it is empty.
     os.rename(source, target)
 
 
+def check_place(target: Path) -> bool:
+    """Whether something lies there already. Raises Invalid where no directory can be made: before a byte moves."""
+    if target.exists() or target.is_symlink():
+        if not target.is_dir():
+            raise Invalid(f"{target} is not a directory", hint="name a directory, or one that is not there yet")
+    elif not target.parent.is_dir():
+        raise Invalid(f"there is no directory {target.parent}", hint="make it first")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise Invalid(f"{target.parent} may not be written", hint="name a place where this user may make a directory")
+    return target.is_dir() and any(target.iterdir())
+
+
 def check_target(target: Path, manifest: Manifest) -> bool:
     """Whether the target already is this model, byte for byte. Raises Invalid when it is anything else but empty."""
-    if not target.exists() and not target.is_symlink():
-        if not target.parent.is_dir():
-            raise Invalid(f"there is no directory {target.parent}", hint="make it first")
-        return False
-    if not target.is_dir():
-        raise Invalid(f"{target} is not a directory")
-    if not any(target.iterdir()):
+    if not check_place(target):
         return False
     findings = inspect(manifest, target)
     if findings.clean:

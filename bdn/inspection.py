@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import glob
 import os
 import shutil
 import stat
@@ -83,9 +85,12 @@ def lay_out(manifest: Manifest, source: Path, target: Path) -> None:
     A reflink where the file system has them, else a copy inside the kernel. Never a hard link: whoever edits the copy
     would change the store's verified bytes behind its back.
     """
+    _sweep(target)
     building = target.parent / f".{target.name}.bdn-{os.getpid()}"
     building.mkdir(parents=True)
+    lock = os.open(building, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Goes with this process, however it ends: see `_sweep`.
         for file in manifest.files:
             _copy(file, source, building)
         for link in manifest.symlinks:
@@ -98,6 +103,21 @@ def lay_out(manifest: Manifest, source: Path, target: Path) -> None:
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
+    finally:
+        os.close(lock)
+
+
+def _sweep(target: Path) -> None:
+    """Remove what killed copies to the same place have left: half a copy that no living process holds."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.bdn-[0-9]*"):
+        lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+        except BlockingIOError:
+            pass  # Another pull to the same place is at work; who renames last has the place.
+        finally:
+            os.close(lock)
 
 
 def _copy(file: File, source: Path, building: Path) -> None:

@@ -66,7 +66,7 @@ class NvmeStore:
             fd = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as why:
             raise Invalid(
-                f"the cache directory cannot be used: {why.strerror}",
+                f"the store cannot be used: {why.strerror}",
                 where=str(self.root),
                 hint="name a directory that this user may write",
             ) from why
@@ -76,9 +76,9 @@ class NvmeStore:
             owner = os.pread(fd, 32, 0).decode(errors="replace").strip()
             os.close(fd)
             raise Invalid(
-                f"the cache directory belongs to a running agent (process {owner or 'unknown'})",
+                f"the store belongs to a running agent (process {owner or 'unknown'})",
                 where=str(self.root),
-                hint="stop that agent, or give this one another cache directory",
+                hint="stop that agent, or give this one another --store",
             ) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)

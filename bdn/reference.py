@@ -37,6 +37,9 @@ def parse_reference(text: str) -> Reference:
         return Reference("", "", Digest.parse(text.removeprefix("@")))
     except ValueError:
         pass
+    if "://" in text or text.startswith(("/", "./", "../", "~")):
+        hint = "that is where a model comes from: `bdn mirror` it, then ask for the name that `bdn ls` lists"
+        raise Usage(f"not a model name: {text[:200]!r}", hint=hint)
     head, at, pin = text.partition("@")
     name, colon, tag = head.partition(":")
     digest = None
@@ -51,8 +54,15 @@ def parse_reference(text: str) -> Reference:
 def check_name(name: str) -> str:
     if not _NAME.fullmatch(name) or ".." in name:
         hint = "lower-case letters, digits, '.', '_', '-', at most three '/' between; " + _GRAMMAR
-        raise Usage(f"not a model name: {name[:200]!r}", hint=hint)
+        near = likely_name(name)
+        raise Usage(f"not a model name: {name[:200]!r}", hint=f"did you mean {near}?" if near else hint)
     return name
+
+
+def likely_name(text: str) -> str:
+    """The name that was probably meant: in lower case, with '-' for what a name cannot have. Empty: no idea."""
+    near = re.sub(r"[^a-z0-9._/-]+", "-", text.lower()).strip("-./_")
+    return near if near != text and _NAME.fullmatch(near) and ".." not in near else ""
 
 
 def check_tag(tag: str) -> str:

@@ -88,7 +88,7 @@ def disk_error(why: OSError, path: str, need_bytes: int) -> Invalid | Corrupt:
         return DiskFull(path, need_bytes, free_bytes(os.path.dirname(path)))
     if why.errno == errno.EIO:
         return Corrupt(f"the disk failed: {why.strerror}", where=path, hint="check the device (dmesg, smartctl)")
-    return Invalid(f"cannot write: {why.strerror}", where=path, hint="check the cache directory's owner and mount")
+    return Invalid(f"cannot write: {why.strerror}", where=path, hint="check the directory's owner and mount")
 
 
 def free_bytes(path: str) -> int:

@@ -10,8 +10,9 @@ from pathlib import Path
 import yaml
 
 from bdn.errors import Usage
-from bdn.reference import DEFAULT_TAG, check_name, check_tag
+from bdn.reference import DEFAULT_TAG, check_name, check_tag, likely_name
 
+FORMS = "hf://org/repo[@revision], s3://bucket/prefix, https://host/file-or-list, or a directory"
 _KEYS = ("source", "name", "tag", "revision", "allow", "ignore")
 
 
@@ -31,20 +32,29 @@ def make_spec(
     source: str, *, name: str = "", tag: str = "", revision: str = "", allow: tuple[str, ...] = (),
     ignore: tuple[str, ...] = (),
 ) -> ModelSpec:  # fmt: skip
-    """Raises Usage for a name or tag that cannot be one."""
+    """Raises Usage for a name or tag that cannot be one, and for a source that says nothing but what kind it is."""
+    if source.partition("://")[1:] == ("://", ""):
+        raise Usage(f"{source!r} says only what kind of source it is", hint=f"expected {FORMS}")
     return ModelSpec(
-        source, check_name(name or default_name(source)), check_tag(tag or DEFAULT_TAG), revision, allow, ignore
-    )
+        source, check_name(name) if name else default_name(source), check_tag(tag or DEFAULT_TAG), revision, allow,
+        ignore,
+    )  # fmt: skip
 
 
 def default_name(source: str) -> str:
-    """`org/repo` of a hub source, the last part of anything else, in lower case."""
+    """`org/repo` of a hub source, the last part of anything else, in lower case. Raises Usage where that is no name."""
     scheme, slashes, rest = source.partition("://")
     if scheme == "hf" and slashes:
-        return rest.partition("@")[0].lower()
-    if slashes:
-        return rest.rstrip("/").rpartition("/")[2].lower()
-    return Path(source).expanduser().absolute().name.lower()
+        name = rest.partition("@")[0].lower()
+    elif slashes:
+        name = rest.rstrip("/").rpartition("/")[2].lower()
+    else:
+        name = Path(source).expanduser().absolute().name.lower()
+    try:
+        return check_name(name)
+    except Usage:
+        hint = f"give it one, such as --name {likely_name(name) or 'voice'}"
+        raise Usage(f"{source[:200]!r} makes no model name", hint=hint) from None
 
 
 def read_specs(path: Path) -> tuple[ModelSpec, ...]:
@@ -71,6 +81,9 @@ def _entry(entry: object, where: str, base: Path) -> ModelSpec:
     source = str(entry["source"])
     if "://" not in source:
         source = str(base / Path(source).expanduser())
+    for key in ("name", "tag", "revision"):
+        if entry.get(key) == "":  # An empty variable of a template must not move `latest`, or read another branch.
+            raise Usage(f"{where}: {key} is empty", hint="give it a value, or leave the key out")
     return make_spec(
         source, name=_text(entry, "name", where), tag=_text(entry, "tag", where),
         revision=_text(entry, "revision", where), allow=_list(entry, "allow", where),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bdn.cli.verb import Call
@@ -23,9 +24,17 @@ def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout-s", type=float, default=0.0, metavar="S", help="give up after S seconds; 0 never")
 
 
-def obtain(call: Call) -> Ready:
+Look = Callable[[AgentClient, Ready], Awaitable[None]]
+
+
+async def _nothing(agent: AgentClient, state: Ready) -> None:
+    """Most only wait."""
+
+
+def obtain(call: Call, look: Look = _nothing) -> Ready:
     """Ask the local agent for the model and return when it is there, whole and verified.
 
+    look: awaited with each state of the pull on the way; what it raises ends the waiting, not the agent's pull.
     Raises the pull's error; Down without an agent and after --timeout-s (the agent then goes on by itself).
     """
     args = call.args
@@ -39,7 +48,7 @@ def obtain(call: Call) -> Ready:
     async def work() -> Ready:
         try:
             async with asyncio.timeout(args.timeout_s or None):
-                return await _follow(call, settings)
+                return await _follow(call, settings, look)
         except TimeoutError:
             raise Down(
                 f"{args.ref} is not here after {args.timeout_s:g} s", hint="the agent goes on; see `bdn status`"
@@ -48,11 +57,12 @@ def obtain(call: Call) -> Ready:
     return asyncio.run(work())
 
 
-async def _follow(call: Call, settings: ClientSettings) -> Ready:
+async def _follow(call: Call, settings: ClientSettings, look: Look) -> Ready:
     last: Ready = {}
     async with AgentClient(settings.socket_path, wait_s=settings.agent_wait_s) as agent:
         with call.console.bars() as bars:
             bar = bars.add(call.args.ref)
             async for last in agent.pull(call.args.ref, priority=call.args.priority):
                 bar.update(last["done_bytes"], last["total_bytes"])
+                await look(agent, last)
     return last

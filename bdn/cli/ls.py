@@ -37,7 +37,8 @@ def run(call: Call) -> int:
 
     models, damaged = with_origin(call, work)
     rows = [(m["name"], m["tag"], m["digest"]) for m in models]
-    call.console.fact(models, table(("NAME", "TAG", "DIGEST"), rows) if rows else "no models")
+    if rows or damaged is None:  # Where nothing could be read it is not "no models" either.
+        call.console.fact(models, table(("NAME", "TAG", "DIGEST"), rows) if rows else "no models")
     if damaged is not None:
         raise damaged  # After the list: one damaged tag hides no other.
     return 0

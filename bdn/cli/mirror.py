@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     forms = "hf://org/repo[@revision], s3://bucket/prefix, https://host/file-or-list, a directory"
     parser.add_argument("source", nargs="?", default="", metavar="SOURCE", help=forms)
     parser.add_argument("-f", "--file", metavar="SPEC", help="YAML list of models instead of SOURCE")
-    parser.add_argument("--name", default="", metavar="NAME", help="name at the origin (default: the source's own)")
+    parser.add_argument("--name", default=None, metavar="NAME", help="name at the origin (default: the source's own)")
     parser.add_argument("--tag", default=None, metavar="TAG", help="tag to move (default: latest)")
-    parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit of a hub repository")
+    parser.add_argument("--revision", default=None, metavar="REV", help="branch, tag or commit of a hub repository")
     parser.add_argument("--allow", action="append", default=[], metavar="GLOB",
                         help="take only files that match; gitignore rules, may be repeated")  # fmt: skip
     parser.add_argument("--ignore", action="append", default=[], metavar="GLOB", help="leave out files that match")
@@ -55,12 +55,15 @@ def _specs(args: argparse.Namespace) -> tuple[ModelSpec, ...]:
     if bool(args.source) == bool(args.file):
         raise Usage("name one SOURCE, or a list of them with -f SPEC")
     if args.file:
-        if args.name or args.tag is not None or args.revision or args.allow or args.ignore:
+        if any(v is not None for v in (args.name, args.tag, args.revision)) or args.allow or args.ignore:
             raise Usage("with -f, names, tags, revisions and patterns stand in the file")
         return read_specs(Path(args.file))
     tag = DEFAULT_TAG if args.tag is None else check_tag(args.tag)  # An empty $TAG of a script must not move latest.
+    for flag in ("name", "revision"):
+        if getattr(args, flag) == "":
+            raise Usage(f"--{flag} is empty", hint="give it a value, or leave it out")
     return (
-        make_spec(args.source, name=args.name, tag=tag, revision=args.revision, allow=tuple(args.allow),
+        make_spec(args.source, name=args.name or "", tag=tag, revision=args.revision or "", allow=tuple(args.allow),
                   ignore=tuple(args.ignore)),
     )  # fmt: skip
 

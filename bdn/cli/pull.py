@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from bdn.cli.console import Bar
-from bdn.cli.local import add_wait_arguments, obtain
+from bdn.cli.local import Ready, add_wait_arguments, obtain
 from bdn.cli.remote import find, with_origin
 from bdn.cli.verb import Call
 from bdn.client import AgentClient
 from bdn.config import ClientSettings, OriginSettings
 from bdn.delivery import Progress
 from bdn.digest import Digest
-from bdn.direct import check_target, pull_into
+from bdn.direct import check_place, check_target, pull_into, staging_of
 from bdn.errors import Usage
 from bdn.inspection import lay_out
 from bdn.manifest import Manifest
@@ -44,17 +44,37 @@ def run(call: Call) -> int:
             raise Usage("--origin pulls without an agent, into a directory", hint="name it with --to DIR")
         return _direct(call, Path(call.args.to).absolute())
     started = time.monotonic()
-    ready = obtain(call)
-    directory = str(ready["path"])
     if call.args.to:
-        target = Path(call.args.to).absolute()
-        manifest = asyncio.run(_manifest(call, str(ready["digest"])))
-        if not check_target(target, manifest):
-            lay_out(manifest, Path(directory), target)
-        directory = str(target)
+        target = _Target(Path(call.args.to).absolute())
+        ready = obtain(call, target.look)
+        target.fill(asyncio.run(_manifest(call, str(ready["digest"]))), Path(str(ready["path"])))
+        directory = str(target.path)
+    else:
+        ready = obtain(call)
+        directory = str(ready["path"])
     _report(call, str(ready["digest"]), int(ready["total_bytes"]), time.monotonic() - started,
             ready["bytes_by_tier"], directory)  # fmt: skip
     return 0
+
+
+class _Target:
+    """The directory of one's own. Looked at before and while the agent pulls: after minutes is late for a refusal."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._unsure = check_place(path)
+        """Something lies there, and only the manifest tells whether it is this very model."""
+        self._there = False
+
+    async def look(self, agent: AgentClient, state: Ready) -> None:
+        if self._unsure and state["done_bytes"]:  # From its first byte on the agent knows the manifest.
+            manifest = await agent.manifest(Digest.parse(str(state["digest"])))
+            self._there = await asyncio.to_thread(check_target, self.path, manifest)
+            self._unsure = False
+
+    def fill(self, manifest: Manifest, source: Path) -> None:
+        if not self._there and not check_target(self.path, manifest):
+            lay_out(manifest, source, self.path)
 
 
 async def _manifest(call: Call, digest: str) -> Manifest:
@@ -65,6 +85,7 @@ async def _manifest(call: Call, digest: str) -> Manifest:
 
 def _direct(call: Call, target: Path) -> int:
     started = time.monotonic()
+    check_place(target)
 
     async def work(origin: OpenOrigin) -> tuple[Manifest, dict[str, int]]:
         _, manifest = await find(origin, call.args.ref)
@@ -75,7 +96,11 @@ def _direct(call: Call, target: Path) -> int:
             done = await pull_into(manifest, origin, target, limits=Limits(), progress=lambda p: _show(bar, p))
         return manifest, {t.value: n for t, n in sorted(done.ledger.bytes_by_tier.items())}
 
-    manifest, tiers = with_origin(call, work)
+    try:
+        manifest, tiers = with_origin(call, work)
+    finally:
+        if (kept := staging_of(target)).is_dir():
+            call.console.say(f"what came is kept in {kept}: the same command goes on from there")
     _report(call, str(manifest.digest), manifest.unique_bytes, time.monotonic() - started, tiers, str(target))
     return 0
 

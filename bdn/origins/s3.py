@@ -17,6 +17,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from bdn.buckets import BUCKET_RULE, is_bucket
 from bdn.digest import Digest
 from bdn.errors import BdnError, ChunkMissing, Invalid, Missing, SourceDown
 from bdn.http.head import Head, request_bytes
@@ -35,7 +36,6 @@ STALL_S = 30.0
 REGION = "us-east-1"
 _CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,80})</Code>")
 _REGION = re.compile(rb"<Region>([a-z0-9-]{1,40})</Region>")
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 REFUSED = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "InvalidToken", "AccountProblem"})
 
 FindCredentials = Callable[[], Credentials | None]
@@ -69,8 +69,8 @@ class Place:
 def place(url: str, endpoint: str, region: str) -> Place:
     """Raises Invalid for what is not s3://bucket[/prefix], or an endpoint that is no http(s) address."""
     parts = urlsplit(url)
-    if parts.scheme != "s3" or not _BUCKET.fullmatch(parts.netloc):
-        raise Invalid(f"not an S3 origin: {url[:200]!r}", hint="write s3://bucket/prefix")
+    if parts.scheme != "s3" or not is_bucket(parts.netloc):
+        raise Invalid(f"not an S3 origin: {url[:200]!r}", hint=BUCKET_RULE)
     prefix = parts.path.strip("/")
     if not endpoint:
         dotted = "." in parts.netloc  # A dot in the bucket's name breaks the certificate of the virtual host.

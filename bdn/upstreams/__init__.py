@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bdn.buckets import BUCKET_RULE, is_bucket
 from bdn.config import MirrorSettings
 from bdn.errors import Usage
 from bdn.ports import Upstream
-
-_FORMS = "hf://org/repo[@revision], s3://bucket/prefix, https://host/file-or-list, or a directory"
+from bdn.specs import FORMS
 
 
 def open_upstream(source: str, *, revision: str = "", settings: MirrorSettings) -> Upstream:
@@ -36,15 +36,15 @@ def open_upstream(source: str, *, revision: str = "", settings: MirrorSettings) 
         from bdn.upstreams.s3 import BucketUpstream
 
         bucket, _, prefix = rest.partition("/")
-        if not bucket:
-            raise Usage(f"no bucket in {source!r}", hint="expected s3://bucket/prefix")
+        if not is_bucket(bucket):
+            raise Usage(f"{bucket[:80]!r} in {source[:200]!r} cannot be a bucket", hint=BUCKET_RULE)
         return BucketUpstream(bucket, prefix, endpoint=settings.source_endpoint, region=settings.source_region)
     if scheme in ("http", "https"):
         _no_revision(revision, "an https:// source")
         from bdn.upstreams.https import WebUpstream
 
         return WebUpstream(source)
-    raise Usage(f"unknown source {source[:200]!r}", hint=f"expected {_FORMS}")
+    raise Usage(f"unknown source {source[:200]!r}", hint=f"expected {FORMS}")
 
 
 def _no_revision(revision: str, what: str) -> None:

@@ -130,6 +130,9 @@ class HubUpstream:
             return Invalid(f"the hub forbids reading {source}", hint="the token lacks the permission to read it")
         if isinstance(why, HFValidationError | LocalTokenNotFoundError):
             return Invalid(f"{source}: {str(why).splitlines()[0]}")
+        if status == 0 and isinstance(why, ValueError | KeyError | TypeError | AttributeError):
+            hint = "it may be a proxy's or a log-in page; is that address a hub?"
+            return Invalid(f"{self._endpoint} answered something that no hub says of {source}", hint=hint)
         if status and status not in _TRANSIENT:
             return Invalid(f"the hub answered {status} for {source}", hint=f"is {self._endpoint} a hub?")
         told = getattr(getattr(why, "response", None), "headers", {}).get("retry-after", "")

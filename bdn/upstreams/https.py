@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 import aiohttp
 
 from bdn.digest import Digest
-from bdn.errors import BdnError, Corrupt, Invalid, SourceDown
+from bdn.errors import BdnError, Corrupt, Invalid, SourceDown, Usage
 from bdn.manifest import check_paths
 from bdn.ports import Listing, UpstreamFile
 
@@ -29,6 +29,9 @@ class WebUpstream:
     """The revision is a hash over the list, the sizes and each file's ETag or date: a change hint, no checksum."""
 
     def __init__(self, url: str) -> None:
+        """Raises Usage for an address without a host."""
+        if not urlsplit(url).hostname:
+            raise Usage(f"{url[:200]!r} names no host", hint="write https://host/file-or-list")
         self._url = url
         self._session: aiohttp.ClientSession | None = None
         self._tags: dict[str, str] = {}
@@ -78,6 +81,8 @@ class WebUpstream:
         try:
             async with gate, self._open().head(url, allow_redirects=True) as answer:
                 self._check(answer, url)
+                if answer.content_type == "text/html" and not path.lower().endswith((".html", ".htm")):
+                    raise Invalid(f"{url} is a web page, not that file", hint="a log-in or error page, most likely")
                 if answer.content_length is None:
                     raise Invalid(f"{url} does not say how long it is", hint="its server sends no Content-Length")
                 self._tags[path] = answer.headers.get("ETag", answer.headers.get("Last-Modified", ""))
