@@ -174,15 +174,14 @@ class SpeechEngine:
                 raise ValueError(f"lane {lane} is {self.state(lane).value}: it cannot make a step")
         if not lanes:
             return []
-        bucket = self._runner.bucket(max(lanes) + 1)
         greedy = all(self._held(lane).greedy for lane in lanes)
-        self._host.ints[:bucket, 0] = 0
+        self._host.ints[:, 0] = 0
         for lane in lanes:
             self._prepare(lane, lead=lead, greedy=greedy)
         self._host.push()
-        self._runner.run(bucket, lead=lead, greedy=greedy)
-        asked = self._state.asked[:bucket].tolist()
-        pcm = None if lead else self._state.pcm[:bucket].cpu().numpy()
+        self._runner.run(lanes, lead=lead, greedy=greedy)
+        asked = self._state.asked.tolist()
+        pcm = None if lead else self._state.pcm[: max(lanes) + 1].cpu().numpy()
         return [self._outcome(lane, asked[lane], pcm) for lane in lanes]
 
     def _prepare(self, lane: int, *, lead: bool, greedy: bool) -> None:

@@ -1,7 +1,8 @@
 """Everything the lanes carry from step to step, allocated once: inputs, state, outputs, all at fixed addresses.
 
-A *bucket* of n lanes is lanes 0 .. n - 1, as views of the same memory: a step over few lanes costs little, a stream
-never moves, and a captured graph of any bucket finds its state where it was captured.
+A *span* of lanes is a view of the same memory: a step over few lanes costs little, a stream never moves, and a captured
+graph of any *bucket*, the span from lane 0 on, finds its state where it was captured. Lanes that are no span can be
+taken out as a copy and put back.
 Shapes: B lanes, W rows per lane (1; 2 with guidance: own row, null row), R = B W rows, K codebooks, C context,
 H heads, E head width, D width, S voice positions, P samples per frame.
 """
@@ -22,6 +23,9 @@ from runtime.model_config import ModelConfig
 NOT_FORCED = -2  # in `forced`: the model chooses this code
 NOTHING = -1  # no token: embedded as zeros
 INTS_BEFORE_FORCED = 3
+# Tensors with a row a lane: those a step only reads, and those it writes.
+INPUTS = ("noise_text", "noise_audio", "temp", "text_temp", "bonus", "guidance", "masked_until", "ints")
+MOVED = ("offset", "text", "audio", "history", "asked", "token", "codes", "pcm")
 
 
 @dataclass(slots=True)
@@ -62,19 +66,44 @@ class LaneTensors:
     def advance(self) -> Tensor:
         return self.ints[:, 0] != 0
 
-    def first(self, lanes: int) -> LaneTensors:
-        """The bucket of the first `lanes` lanes, sharing memory."""
-        rows = lanes * self.ways
-        whole = ("noise_text", "noise_audio", "temp", "text_temp", "bonus", "guidance", "masked_until", "ints",
-                 "offset", "text", "audio", "history", "asked", "token", "codes", "pcm")  # fmt: skip
+    def span(self, start: int, stop: int) -> LaneTensors:
+        """Lanes start .. stop - 1, sharing memory."""
+        rows = slice(start * self.ways, stop * self.ways)
         return replace(
             self,
-            **{name: getattr(self, name)[:lanes] for name in whole},
-            condition=self.condition[:rows],
-            crosses=[c[:, :rows] for c in self.crosses],
-            caches=[c[:rows] for c in self.caches],
-            codec=self.codec.first(lanes),
+            **{name: getattr(self, name)[start:stop] for name in (*INPUTS, *MOVED)},
+            condition=self.condition[rows],
+            crosses=[c[:, rows] for c in self.crosses],
+            caches=[c[rows] for c in self.caches],
+            codec=self.codec.span(start, stop),
         )
+
+    def taken(self, lanes: Tensor, *, lead: bool) -> LaneTensors:
+        """A copy of the lanes (indices [B]) for one step; what a lead step does not touch is left out."""
+        rows = self._rows(lanes)
+        return replace(
+            self,
+            **{name: getattr(self, name).index_select(0, lanes) for name in (*INPUTS, *MOVED)},
+            condition=self.condition.index_select(0, rows),
+            crosses=[c.index_select(1, rows) for c in self.crosses],
+            caches=[c.index_select(0, rows) for c in self.caches],
+            codec=self.codec if lead else self.codec.taken(lanes),
+        )
+
+    def put(self, lanes: Tensor, moved: LaneTensors, *, lead: bool) -> None:
+        """Takes back what a step has changed in such a copy."""
+        rows = self._rows(lanes)
+        for name in MOVED:
+            getattr(self, name).index_copy_(0, lanes, getattr(moved, name))
+        for cache, new in zip(self.caches, moved.caches, strict=True):
+            cache.index_copy_(0, rows, new)
+        if not lead:
+            self.codec.put(lanes, moved.codec)
+
+    def _rows(self, lanes: Tensor) -> Tensor:
+        if self.ways == 1:
+            return lanes
+        return (lanes.unsqueeze(1) * self.ways + torch.arange(self.ways, device=lanes.device)).flatten()
 
 
 def allocate(

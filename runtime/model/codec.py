@@ -32,8 +32,14 @@ class CodecState(Protocol):
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor of the state, always in the same order and at the same address."""
 
-    def first(self, lanes: int) -> CodecState:
-        """The state of lanes 0 .. lanes - 1 alone, sharing memory with this one: a batch bucket steps on it."""
+    def span(self, start: int, stop: int) -> CodecState:
+        """The state of lanes start .. stop - 1 alone, sharing memory with this one."""
+
+    def taken(self, lanes: Tensor) -> CodecState:
+        """A copy of the state of some lanes (indices [B]), in that order."""
+
+    def put(self, lanes: Tensor, taken: CodecState) -> None:
+        """Writes such a copy back."""
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from runtime.errors import CheckpointInvalid
+from runtime.model.codec import CodecState
 from runtime.model.mimi_config import MimiConfig, parse_mimi_config
 from runtime.model.mimi_encoder import MimiEncoder
 from runtime.model.mimi_transformer import Transformer
@@ -45,9 +46,20 @@ class MimiState:
         yield self.ring
         yield from self.tails
 
-    def first(self, lanes: int) -> MimiState:
-        """The state of the first lanes alone, sharing memory with this one."""
-        return MimiState([tail[:lanes] for tail in self.tails], self.ring[:, :, :lanes], self.offset[:lanes])
+    def span(self, start: int, stop: int) -> MimiState:
+        """Lanes start .. stop - 1, sharing memory with this state."""
+        tails = [tail[start:stop] for tail in self.tails]
+        return MimiState(tails, self.ring[:, :, start:stop], self.offset[start:stop])
+
+    def taken(self, lanes: Tensor) -> MimiState:
+        """A copy of some lanes' state."""
+        tails = [tail.index_select(0, lanes) for tail in self.tails]
+        return MimiState(tails, self.ring.index_select(2, lanes), self.offset.index_select(0, lanes))
+
+    def put(self, lanes: Tensor, taken: CodecState) -> None:
+        """Writes such a copy back."""
+        for dim, old, new in zip((0, 2, *[0] * len(self.tails)), self.tensors(), taken.tensors(), strict=True):
+            old.index_copy_(dim, lanes, new)
 
 
 class Mimi:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from runtime.errors import CheckpointInvalid
+from runtime.model.codec import CodecState
 
 SAMPLE_RATE, FRAME_SAMPLES = 24000, 1920
 ROWS, HOP, WINDOW = 8, 240, 960
@@ -58,10 +59,20 @@ class SpectralState:
         for tensor in (self.pulses, self.sound, self.phase, self.frame):
             tensor.masked_fill_(lanes.view(-1, *[1] * (tensor.dim() - 1)), 0)
 
-    def first(self, lanes: int) -> SpectralState:
-        """Lanes 0 .. lanes - 1, sharing memory with this state."""
-        rows, pulses, sound, phase, frame = (t[:lanes] for t in self.tensors())
+    def span(self, start: int, stop: int) -> SpectralState:
+        """Lanes start .. stop - 1, sharing memory with this state."""
+        rows, pulses, sound, phase, frame = (t[start:stop] for t in self.tensors())
         return SpectralState(rows, pulses, sound, phase, frame, self.silence)
+
+    def taken(self, lanes: Tensor) -> SpectralState:
+        """A copy of some lanes' state."""
+        rows, pulses, sound, phase, frame = (t.index_select(0, lanes) for t in self.tensors())
+        return SpectralState(rows, pulses, sound, phase, frame, self.silence)
+
+    def put(self, lanes: Tensor, taken: CodecState) -> None:
+        """Writes such a copy back."""
+        for old, new in zip(self.tensors(), taken.tensors(), strict=True):
+            old.index_copy_(0, lanes, new)
 
     def keep(self, exec_mask: Tensor, fresh: tuple[Tensor, ...]) -> None:
         """Takes the fresh value of each tensor for the lanes that ran."""

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +31,10 @@ class ProbedStep(EagerStep):
         super().__init__(step, state)
         self.frame, self.text, self.depth = step, [], []  # type: ignore[var-annotated]
 
-    def run(self, lanes: int, *, lead: bool, greedy: bool) -> None:
+    def run(self, lanes: Sequence[int], *, lead: bool, greedy: bool) -> None:
         probe = Probe()
         with torch.inference_mode():
-            self.frame.run(self.state.first(lanes), lead=lead, greedy=greedy, probe=probe)
+            self.frame.run(self.state.span(0, max(lanes) + 1), lead=lead, greedy=greedy, probe=probe)
         assert probe.text_logits is not None and probe.depth_logits is not None
         self.text.append(probe.text_logits[0].float().numpy().copy())
         self.depth += [d[0].float().numpy().copy() for d in probe.depth_logits]

@@ -19,6 +19,7 @@ from runtime.entries import EntryMaker, PlainFeed
 from runtime.graphs import EagerStep, MakeRunner
 from runtime.make_checkpoint import random_tensors, raw_config
 from runtime.model import layout
+from runtime.model.codec import CodecState
 from runtime.port import Entry, FrameOut, LaneState, StreamSpec
 from runtime.voices import Voices
 
@@ -33,8 +34,14 @@ class CountingState:
     def tensors(self) -> Iterator[Tensor]:
         yield self.frames
 
-    def first(self, lanes: int) -> CountingState:
-        return CountingState(self.frames[:lanes])
+    def span(self, start: int, stop: int) -> CountingState:
+        return CountingState(self.frames[start:stop])
+
+    def taken(self, lanes: Tensor) -> CountingState:
+        return CountingState(self.frames.index_select(0, lanes))
+
+    def put(self, lanes: Tensor, taken: CodecState) -> None:
+        self.frames.index_copy_(0, lanes, next(taken.tensors()))
 
 
 class CountingCodec:

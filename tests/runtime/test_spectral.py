@@ -106,7 +106,7 @@ def test_a_bucket_of_lanes_shares_the_state() -> None:
     made = codec()
     said = codes(2, 2)
     state = made.initial_state(2)
-    made.decode_step(said[:1, 0], state.first(1), torch.ones(1, dtype=torch.bool))
+    made.decode_step(said[:1, 0], state.span(0, 1), torch.ones(1, dtype=torch.bool))
     made.decode_step(said[:, 1], state, torch.ones(2, dtype=torch.bool))
     assert state.frame.tolist() == [2, 1]
 
