@@ -171,7 +171,8 @@ class NvmeStore:
     def sink(self, manifest: Digest, chunk: Chunk) -> FileSink | ArenaSink:
         model = self._model(manifest)
         arena = None
-        if self._policy.direct(model.manifest.total_bytes, available_memory()):
+        # A pack goes from memory into its files: a file of its own would be written only to be read and removed.
+        if chunk.digest in model.spread or self._policy.direct(model.manifest.total_bytes, available_memory()):
             arena = self._arena = self._arena or Arena(self._arena_slots)
         return model.sink(chunk, arena)
 

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from bdn.arena import Arena, ArenaSink
 from bdn.bitfield import Bitfield
-from bdn.digest import Digest, Hasher
+from bdn.digest import Digest
 from bdn.manifest import Chunk, File, Manifest, Placement
 from bdn.ports import Span
-from bdn.same_disk import copy_out, covers, put_together
+from bdn.same_disk import copy_out, covers, hash_is, put_together
 from bdn.sinks import FileSink, disk_error, reserve, start_writeback, sync_file_system, write_at, write_direct
 
-READ_PIECE_BYTES = 256 << 10
 RESERVE_BYTES_MIN = 1 << 20  # Smaller files are written in one call; reserving them only doubles the system calls.
 SYNC_EACH_MAX = 64  # Up to so many files are synced one by one; beyond, one syncfs is cheaper than the waits.
 
@@ -47,6 +46,8 @@ class ModelOnDisk:
         self._index = {chunk.digest: at for at, chunk in enumerate(chunks)}
         self._chunks = tuple(chunks)
         self._files = {file.path: file for file in manifest.files}
+        self.spread = frozenset(c.digest for c in chunks if self._is_spread(c))
+        """Packs that lie in their small files alone, with no copy beside them."""
         self._in_place: dict[Digest, FileSink | ArenaSink] = {}
         self._private = 0
         self._made: set[Path] = set()
@@ -139,12 +140,12 @@ class ModelOnDisk:
             other.revoked = True
         places = self.manifest.placements[digest]
         home = self._home(digest, places)
-        spread = home is None and covers(places, sink.chunk.size)  # Its files hold it all: no copy beside them.
+        spread = digest in self.spread
         home_path = str(self._pack(digest) if home is None else self._file(home.path))
         in_memory = not spread and isinstance(sink, ArenaSink) and self._write_out(sink, home_path, home)
         for place in places:
             if place != home or not (sink.in_place or in_memory):
-                self._copy_out(sink.fd, sink.base, place)
+                self._copy_out(sink.body() if isinstance(sink, ArenaSink) else sink.fd, sink.base, place)
         if home is None and not spread and not in_memory:
             os.replace(sink.path, home_path)
         if not in_memory and not spread:
@@ -265,7 +266,7 @@ class ModelOnDisk:
         size, places = self._chunks[at].size, self.manifest.placements[digest]
         home = self._home(digest, places)
         try:
-            if home is None and covers(places, size):
+            if digest in self.spread:
                 fd = put_together(self.directory, places)
             else:
                 path = self._pack(digest) if home is None else self.directory / home.path
@@ -277,41 +278,26 @@ class ModelOnDisk:
     def intact(self, digest: Digest) -> bool:
         """Whether every placement on disk still has the chunk's bytes."""
         size, places = self._chunks[self._index[digest]].size, self.manifest.placements[digest]
-        beside = self._home(digest, places) is None and not covers(places, size)
-        if beside and not self._hash_is(self._pack(digest), 0, size, digest):
+        beside = self._home(digest, places) is None and digest not in self.spread
+        if beside and not hash_is(self._pack(digest), 0, size, digest):
             return False
         for place in places:
             path = self.directory / place.path
             want = digest if place.size == size else self._files[place.path].digest
-            if not self._hash_is(path, place.file_offset, place.size, want):
+            if not hash_is(path, place.file_offset, place.size, want):
                 return False
         return True
 
     # Inside
 
-    def _hash_is(self, path: Path, offset: int, size: int, want: Digest) -> bool:
-        hasher, buffer = Hasher(), memoryview(bytearray(READ_PIECE_BYTES))
-        try:
-            fd = os.open(path, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            while size:
-                got = os.preadv(fd, [buffer[: min(size, READ_PIECE_BYTES)]], offset)
-                if got == 0:
-                    return False
-                hasher.update(buffer[:got])
-                offset, size = offset + got, size - got
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
-        return hasher.digest() == want
-
     def _home(self, digest: Digest, places: Sequence[Placement]) -> Placement | None:
         """The place that holds the whole chunk and from which it is served; None for a pack of small files."""
         size = self._chunks[self._index[digest]].size
         return next((p for p in places if p.size == size), None)
+
+    def _is_spread(self, chunk: Chunk) -> bool:
+        places = self.manifest.placements[chunk.digest]
+        return all(p.size != chunk.size for p in places) and covers(places, chunk.size)
 
     def _pack(self, digest: Digest) -> Path:
         return self._state / "packs" / digest.hex
@@ -338,11 +324,16 @@ class ModelOnDisk:
         except OSError as why:
             raise disk_error(why, str(path), 0) from why
 
-    def _copy_out(self, source_fd: int, at: int, place: Placement) -> None:
+    def _copy_out(self, source: int | memoryview, at: int, place: Placement) -> None:
+        """From a chunk in memory, or from one that lies at `at` in a file, into its place."""
         path = self._file(place.path)
         fd = self._open_own(path)
         try:
-            copy_out(source_fd, at, fd, place, str(path))
+            if isinstance(source, memoryview):
+                end = place.chunk_offset + place.size
+                write_at(fd, source[place.chunk_offset : end], place.file_offset, str(path))
+            else:
+                copy_out(source, at, fd, place, str(path))
         finally:
             os.close(fd)
         with self._marks:
@@ -356,10 +347,9 @@ class ModelOnDisk:
                 for digest in held:
                     self.forget(digest)
 
-
     def _sweep(self) -> None:
         """Throw away what a process that died left half written beside the files."""
-        kept = {c.digest.hex for c in self._chunks if not covers(self.manifest.placements[c.digest], c.size)}
+        kept = {d.hex for d in self._index if d not in self.spread}
         for path in (self._state / "packs").glob("*"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)

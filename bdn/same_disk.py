@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bdn.arena import ArenaSink
+from bdn.digest import Digest, Hasher
 from bdn.errors import Corrupt
 from bdn.manifest import Placement
 from bdn.ports import OpenChunk, Span
@@ -105,3 +106,24 @@ def put_together(root: Path, places: Sequence[Placement]) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def hash_is(path: Path, offset: int, size: int, want: Digest) -> bool:
+    """Whether these bytes of a file are there and have that digest."""
+    hasher, buffer = Hasher(), memoryview(bytearray(PIECE_BYTES))
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        while size:
+            got = os.preadv(fd, [buffer[: min(size, PIECE_BYTES)]], offset)
+            if got == 0:
+                return False
+            hasher.update(buffer[:got])
+            offset, size = offset + got, size - got
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return hasher.digest() == want

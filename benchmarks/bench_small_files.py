@@ -44,7 +44,7 @@ def main() -> None:
 
         results = run_rounds(
             chosen(contestants, args.only), rounds=1 if args.smoke else args.rounds, seed=args.seed,
-            server_pids=server.pids, check=check,
+            server_pids=server.pids, check=check, keep=True,
         )  # fmt: skip
     finish("small_files", results, total / 1e9, args, files=len(names))
 
