@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Awaitable, Iterable
 from pathlib import Path
 
-from bdn.arena import SLOTS, Arena, ArenaSink
+from bdn.arena import PRIVATE_BLOCKS, SHARED_BLOCKS, Arena
 from bdn.bitfield import boot_id
 from bdn.digest import Digest
 from bdn.errors import ChunkCorrupt, Corrupt, DiskFull, Invalid
@@ -23,7 +23,7 @@ from bdn.names import Names
 from bdn.nvme_model import ModelOnDisk
 from bdn.ports import OpenChunk, Sink
 from bdn.same_disk import take_over
-from bdn.sinks import FileSink, SinkChoice, SinkPolicy, available_memory, free_bytes
+from bdn.sinks import FileSink, SinkChoice, available_memory, free_bytes, past_the_cache
 
 SYNC_WINDOW_BYTES = 512 << 20  # The most work a power cut may cost; smaller windows make the disk wait more often.
 SPARE_BYTES = 64 << 20  # Left free beside a model for metadata, so that the last file does not fail on an inode block.
@@ -38,11 +38,11 @@ class NvmeStore:
         *,
         sync_window_bytes: int = SYNC_WINDOW_BYTES,
         write: SinkChoice = SinkChoice.AUTO,
-        arena_slots: int = SLOTS,
+        arena_blocks: tuple[int, int] = (SHARED_BLOCKS, PRIVATE_BLOCKS),
     ) -> None:
         self.root = Path(root).absolute()
-        self._policy = SinkPolicy(write)
-        self._arena_slots = arena_slots
+        self._write = write
+        self._arena_blocks = arena_blocks
         self._arena: Arena | None = None
         """Made at the first chunk that goes past the page cache; a node that only serves from files needs none."""
         self._sync_window_bytes = sync_window_bytes
@@ -168,28 +168,25 @@ class NvmeStore:
                 self.discard(sink)
         return False
 
-    def sink(self, manifest: Digest, chunk: Chunk) -> FileSink | ArenaSink:
+    def sink(self, manifest: Digest, chunk: Chunk) -> FileSink:
         model = self._model(manifest)
         arena = None
-        # A pack goes from memory into its files: a file of its own would be written only to be read and removed.
-        if chunk.digest in model.spread or self._policy.direct(model.manifest.total_bytes, available_memory()):
-            arena = self._arena = self._arena or Arena(self._arena_slots)
+        if past_the_cache(self._write, model.manifest.total_bytes, available_memory()):
+            arena = self._arena = self._arena or Arena(*self._arena_blocks)
         return model.sink(chunk, arena)
 
     async def commit(self, manifest: Digest, sink: Sink) -> None:
-        assert isinstance(sink, FileSink | ArenaSink)
+        assert isinstance(sink, FileSink)
         chunk = sink.chunk
         if not self._right(sink):
             raise ChunkCorrupt(chunk.digest, source="a sink that was not checked", got=sink.digest())
         model = self._model(manifest)
+        await model.prevail(sink)
         if model.quick(sink):
             model.settle(sink)
         else:
             await _to_the_end(asyncio.to_thread(model.settle, sink))
-        if isinstance(sink, ArenaSink):
-            sink.settled = True
-        elif sink.in_place:
-            self._policy.note(chunk.size, sink.write_cpu_s)
+        sink.settled = True
         model.release(sink)
         sink.close()
         self._note(chunk.digest, model)
@@ -203,7 +200,7 @@ class NvmeStore:
         return sink.received == sink.chunk.size and sink.digest() == sink.chunk.digest
 
     def discard(self, sink: Sink) -> None:
-        assert isinstance(sink, FileSink | ArenaSink)
+        assert isinstance(sink, FileSink)
         for model in self._models.values():
             model.release(sink)
         sink.close()
@@ -290,6 +287,9 @@ class NvmeStore:
     def close(self) -> None:
         for model in self._models.values():
             model.close()
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1

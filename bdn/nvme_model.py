@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -9,13 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bdn.arena import Arena, ArenaSink
+from bdn.arena import Arena
 from bdn.bitfield import Bitfield
 from bdn.digest import Digest
+from bdn.direct_sink import DirectSink
+from bdn.errors import BdnError
 from bdn.manifest import Chunk, File, Manifest, Placement
+from bdn.pack_sink import PackSink
 from bdn.ports import Span
 from bdn.same_disk import copy_out, covers, hash_is, put_together
-from bdn.sinks import FileSink, disk_error, reserve, start_writeback, sync_file_system, write_at, write_direct
+from bdn.sinks import FileSink, disk_error, reserve, start_writeback, sync_file_system, write_at
 
 RESERVE_BYTES_MIN = 1 << 20  # Smaller files are written in one call; reserving them only doubles the system calls.
 SYNC_EACH_MAX = 64  # Up to so many files are synced one by one; beyond, one syncfs is cheaper than the waits.
@@ -48,7 +52,8 @@ class ModelOnDisk:
         self._files = {file.path: file for file in manifest.files}
         self.spread = frozenset(c.digest for c in chunks if self._is_spread(c))
         """Packs that lie in their small files alone, with no copy beside them."""
-        self._in_place: dict[Digest, FileSink | ArenaSink] = {}
+        self._spares: list[bytearray] = []
+        self._in_place: dict[Digest, FileSink] = {}
         self._private = 0
         self._made: set[Path] = set()
         self._dirty: set[str] = set()
@@ -94,74 +99,68 @@ class ModelOnDisk:
     def verified_chunks(self) -> Iterable[Digest]:
         return [c.digest for at, c in enumerate(self._chunks) if at in self._bits]
 
-    def quick(self, sink: FileSink | ArenaSink) -> bool:
-        """Whether to settle it at once, without a thread: because it is but one bit (one place, already written), or
-        because a losing sink is on the same file and must not write while its bytes are replaced."""
-        digest = sink.chunk.digest
-        places = self.manifest.placements[digest]
-        mine = self._in_place.get(digest) is sink
-        return (mine and sink.in_place and len(places) == 1) or (not mine and digest in self._in_place)
+    async def prevail(self, sink: FileSink) -> None:
+        """Before `settle`: its own bytes are in the file, and those of another copy of the chunk come no more."""
+        await sink.quiet()
+        rival = self._in_place.get(sink.chunk.digest)
+        if rival is not None and rival is not sink:
+            rival.revoke()
+            with contextlib.suppress(BdnError):  # What the disk said to the other is the other's to tell.
+                await rival.quiet()
+
+    def quick(self, sink: FileSink) -> bool:
+        """Whether to settle it at once, without a thread, because it is but one bit: one place, already written."""
+        return sink.in_place and len(self.manifest.placements[sink.chunk.digest]) == 1
 
     # Writing
 
-    def sink(self, chunk: Chunk, arena: Arena | None = None) -> FileSink | ArenaSink:
-        """In the file itself, or in memory of `arena`, for the first taker; beside it for a second (a hedge), so that
-        no unverified byte can ever land on verified ones."""
+    def sink(self, chunk: Chunk, arena: Arena | None = None) -> FileSink:
+        """In the file itself for the first taker, past the page cache where there is an arena; beside it for a second
+        (a hedge), so that no unverified byte can ever land on verified ones. In memory for a pack of small files."""
+        if chunk.digest in self.spread:
+            return PackSink(chunk, self._spares)
         verified = self._index[chunk.digest] in self._bits
         home = self._home(chunk.digest, self.manifest.placements[chunk.digest])
-        first = not verified and chunk.digest not in self._in_place
-        slot = arena.take(chunk.size) if first and arena is not None else None
-        if slot is not None:
-            in_memory = ArenaSink(chunk, slot, home.file_offset if home else 0)
-            self._in_place[chunk.digest] = in_memory
-            return in_memory
-        if home is not None and first:
+        rival = self._in_place.get(chunk.digest)
+        free = rival is None or not (rival.open or rival.busy)
+        if home is not None and not verified and free:
             path = self._file(home.path)
-            sink = FileSink(chunk, self._open_own(path), home.file_offset, path=str(path), in_place=True)
+            fd, at, name = self._open_own(path), home.file_offset, str(path)
+            sink = (
+                FileSink(chunk, fd, at, path=name, in_place=True)
+                if arena is None
+                else DirectSink(chunk, fd, at, path=name, arena=arena)
+            )
             self._in_place[chunk.digest] = sink
             return sink
         self._private += 1
         path = self._state / "packs" / f"{chunk.digest.hex}.part{self._private}"
         return FileSink(chunk, self._open_own(path), 0, path=str(path), in_place=False)
 
-    def release(self, sink: FileSink | ArenaSink) -> None:
-        if self._in_place.get(sink.chunk.digest) is sink:
+    def release(self, sink: FileSink) -> None:
+        """A sink whose last bytes are still on their way keeps its place until they have landed."""
+        if self._in_place.get(sink.chunk.digest) is sink and not sink.busy:
             del self._in_place[sink.chunk.digest]
-        if isinstance(sink, FileSink) and not sink.in_place and sink.path.startswith(f"{self._state}/"):
+        if not sink.in_place and sink.path.startswith(f"{self._state}/"):
             Path(sink.path).unlink(missing_ok=True)
 
-    def settle(self, sink: FileSink | ArenaSink) -> None:
+    def settle(self, sink: FileSink) -> None:
         """Every placement of a checked chunk in place, then its bit. A chunk that is there already changes nothing."""
         digest = sink.chunk.digest
         if self._index[digest] in self._bits:
             return
-        other = self._in_place.get(digest)
-        if other is not None and other is not sink:
-            other.revoked = True
         places = self.manifest.placements[digest]
         home = self._home(digest, places)
         spread = digest in self.spread
         home_path = str(self._pack(digest) if home is None else self._file(home.path))
-        in_memory = not spread and isinstance(sink, ArenaSink) and self._write_out(sink, home_path, home)
         for place in places:
-            if place != home or not (sink.in_place or in_memory):
-                self._copy_out(sink.body() if isinstance(sink, ArenaSink) else sink.fd, sink.base, place)
-        if home is None and not spread and not in_memory:
+            if place != home or not sink.in_place:
+                self._copy_out(sink.body() if isinstance(sink, PackSink) else sink.fd, sink.base, place)
+        if home is None and not spread:
             os.replace(sink.path, home_path)
-        if not in_memory and not spread:
+        if sink.buffered:
             start_writeback(sink.fd, sink.base, sink.chunk.size)
         self._mark(sink.chunk, None if spread else home_path)
-
-    def _write_out(self, sink: ArenaSink, path: str, home: Placement | None) -> bool:
-        """From memory to the file, past the page cache where the file system allows."""
-        fd = self._open_own(Path(path))
-        try:
-            if home is not None and write_direct(sink.body(), home.file_offset, path):
-                return True
-            write_at(fd, sink.body(), 0 if home is None else home.file_offset, path)
-        finally:
-            os.close(fd)
-        return True
 
     def _mark(self, chunk: Chunk, path: str | None) -> None:
         with self._marks:

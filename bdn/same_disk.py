@@ -9,7 +9,6 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from bdn.arena import ArenaSink
 from bdn.digest import Digest, Hasher
 from bdn.errors import Corrupt
 from bdn.manifest import Placement
@@ -20,24 +19,24 @@ PIECE_BYTES = 256 << 10  # Fits the core's own cache, as everywhere on the data 
 _FICLONERANGE = 0x4020940D  # ioctl_ficlonerange(2): Btrfs, XFS, bcachefs; ext4 says EOPNOTSUPP.
 
 
-def take_over(source: OpenChunk, sink: FileSink | ArenaSink) -> None:
+def take_over(source: OpenChunk, sink: FileSink) -> None:
     """Bring a chunk of this disk into `sink`, hashed as it passes: a copy is checked exactly as a fetch is."""
     for span in source.spans:
         start, end = (0, 0)
-        if isinstance(sink, FileSink) and span.size == sink.chunk.size:
+        if sink.fd >= 0 and span.size == sink.chunk.size:
             start, end = _share(span, sink)
         for at, stop, shared in ((0, start, False), (start, end, True), (end, span.size, False)):
             if not _pass_on(span, at, stop, sink, shared):
                 return
 
 
-def _pass_on(span: Span, at: int, stop: int, sink: FileSink | ArenaSink, shared: bool) -> bool:
+def _pass_on(span: Span, at: int, stop: int, sink: FileSink, shared: bool) -> bool:
     buffer = memoryview(bytearray(min(PIECE_BYTES, max(stop - at, 0))))
     while at < stop:
         got = os.preadv(span.fd, [buffer[: stop - at]], span.offset + at)
         if got == 0:
             return False
-        if shared and isinstance(sink, FileSink):
+        if shared:
             sink.in_file(buffer[:got])
         else:
             sink.write(buffer[:got])

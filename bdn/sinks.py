@@ -10,7 +10,8 @@ import contextlib
 import ctypes
 import errno
 import os
-import time
+import threading
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
@@ -21,35 +22,66 @@ from bdn.manifest import Chunk
 _SYNC_FILE_RANGE_WRITE = 2
 PAGE = 4096
 MEMORY_FACTOR = 2  # Room for the model in the page cache and as much again for whoever loads it.
-SAMPLE_BYTES = 32 << 20
-DIRECT_BYTES_MIN = 1 << 30  # The slots' own first touch (128 MiB) must be small beside what they save.
-COST_MAX_S = 0.35e-9  # Core-seconds a byte: 0.15 to 0.25e-9 is what a buffered write into warm memory takes.
+DIRECT_BYTES_MIN = 256 << 20  # Measured: see benchmarks/README.md.
 
 
 class FileSink:
-    """A `Sink` on `size` bytes of an open file from `base`. Owns the descriptor."""
+    """A `Sink` on `size` bytes of an open file from `base`. Owns the descriptor. One thread at a time writes."""
 
     def __init__(self, chunk: Chunk, fd: int, base: int, *, path: str, in_place: bool) -> None:
         self.chunk = chunk
         self.received = 0
         self.fd, self.base, self.path, self.in_place = fd, base, path, in_place
-        self.revoked = False
-        """Another copy of the chunk was committed first: bytes that still come must not touch the file."""
+        self.settled = False
+        """Its chunk is verified and marked; memory that still holds it may be served from."""
         self._hasher = Hasher()
-        self.write_cpu_s = 0.0
+        self._revoked = False
+        self._writing = threading.Lock()
+
+    def room(self) -> memoryview | None:
+        """Where the next bytes may be received without a copy, if there is such a place; then say `filled`."""
+        return None
+
+    def filled(self, size: int) -> None:
+        raise AssertionError("no room was given")
+
+    def hold(self, resume: Callable[[], None]) -> bool:
+        """Whether to bring no more until `resume` is called, because the disk is behind."""
+        return False
 
     def write(self, piece: memoryview | bytes) -> None:
-        size = len(piece)
-        if self.received + size > self.chunk.size:
-            raise ShortRead(
-                self.chunk.digest, source="the sender", got_bytes=self.received + size, want_bytes=self.chunk.size
-            )
+        self._refuse_more(len(piece))
         self._hasher.update(piece)
-        if not self.revoked:
-            start = time.thread_time()
-            write_at(self.fd, piece, self.base + self.received, self.path)
-            self.write_cpu_s += time.thread_time() - start
-        self.received += size
+        self._put(piece, self.received)
+        self.received += len(piece)
+
+    def _refuse_more(self, size: int) -> None:
+        end, want = self.received + size, self.chunk.size
+        if end > want:
+            raise ShortRead(self.chunk.digest, source="the sender", got_bytes=end, want_bytes=want)
+
+    def _put(self, piece: memoryview | bytes, at: int) -> None:
+        with self._writing:
+            if not self._revoked:
+                write_at(self.fd, piece, self.base + at, self.path)
+
+    def revoke(self) -> None:
+        """Another copy of the chunk is committed first: once the sink is quiet, no byte of it touches the file."""
+        with self._writing:
+            self._revoked = True
+
+    @property
+    def buffered(self) -> bool:
+        """Whether its bytes are in the page cache."""
+        return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether bytes are still on their way to the file, even if it is closed."""
+        return False
+
+    async def quiet(self) -> None:
+        """Returns once every byte taken is in the file. Raises what the disk said to those that were under way."""
 
     def in_file(self, piece: memoryview) -> None:
         """The next bytes, which lie at their place already: blocks shared with another file of this disk."""
@@ -129,30 +161,14 @@ def sync_file_system(path: str) -> None:
         os.close(fd)
 
 
-def write_direct(body: memoryview, offset: int, path: str) -> bool:
-    """`body` into the file past the page cache; its memory must be aligned as `offset` is, modulo a page. The partial
-    pages at its ends go the usual way: they may belong to a neighbour too. False where O_DIRECT is not to be had."""
-    head = min(-offset % PAGE, len(body))
-    middle = (len(body) - head) // PAGE * PAGE
-    if middle:
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
-        except OSError as why:
-            if why.errno == errno.EINVAL:
-                return False
-            raise disk_error(why, path, len(body)) from why
-        try:
-            write_at(fd, body[head : head + middle], offset + head, path)
-        finally:
-            os.close(fd)
-    if head or head + middle < len(body):
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            write_at(fd, body[:head], offset, path)
-            write_at(fd, body[head + middle :], offset + head + middle, path)
-        finally:
-            os.close(fd)
-    return True
+def open_direct(path: str) -> int:
+    """A descriptor that writes past the page cache, or -1 where the file system has no such thing (tmpfs)."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError as why:
+        if why.errno == errno.EINVAL:
+            return -1
+        raise disk_error(why, path, 0) from why
 
 
 class SinkChoice(StrEnum):
@@ -161,34 +177,15 @@ class SinkChoice(StrEnum):
     DIRECT = "direct"
 
 
-class SinkPolicy:
-    """Decides how the next chunk goes to disk: through the page cache, which leaves the files hot for the loader, or
-    past it, which costs a third of the CPU where memory is short or its first touch is dear.
+def past_the_cache(choice: SinkChoice, model_bytes: int, available_bytes: int) -> bool:
+    """Whether a model's chunks go to disk past the page cache: cheaper to write and nobody's memory is pushed out, but
+    the files are cold for whoever loads them through it.
 
-    auto: buffered while memory is plentiful and buffered writes were measured to be cheap.
+    auto: large models, and small ones where memory is short.
     """
-
-    def __init__(self, choice: SinkChoice = SinkChoice.AUTO) -> None:
-        self.choice = choice
-        self._bytes = 0
-        self._cpu_s = 0.0
-
-    def direct(self, model_bytes: int, available_bytes: int) -> bool:
-        if self.choice is not SinkChoice.AUTO:
-            return self.choice is SinkChoice.DIRECT
-        if available_bytes < MEMORY_FACTOR * model_bytes:
-            return True
-        if model_bytes < DIRECT_BYTES_MIN:
-            return False
-        return self._bytes >= SAMPLE_BYTES and self._cpu_s / self._bytes > COST_MAX_S
-
-    def note(self, size: int, cpu_s: float) -> None:
-        """A buffered chunk was written at this cost. Old samples fade, so that a change is noticed."""
-        if self._bytes > 4 * SAMPLE_BYTES:
-            self._bytes //= 2
-            self._cpu_s /= 2
-        self._bytes += size
-        self._cpu_s += cpu_s
+    if choice is not SinkChoice.AUTO:
+        return choice is SinkChoice.DIRECT
+    return model_bytes >= DIRECT_BYTES_MIN or available_bytes < MEMORY_FACTOR * model_bytes
 
 
 def available_memory() -> int:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import uvloop
 
-import bdn.arena
 import bdn.nvme
 import bdn.sinks
 from bdn.clock import LoopClock
@@ -56,7 +55,7 @@ async def read_manifest(origin: OpenOrigin, tag: str) -> Manifest:
 
 
 def forget_digests() -> None:
-    bdn.sinks.Hasher = bdn.arena.Hasher = _Nothing  # type: ignore[assignment,misc]
+    bdn.sinks.Hasher = _Nothing  # type: ignore[assignment,misc]
     bdn.nvme.NvmeStore._right = staticmethod(lambda sink: True)  # type: ignore[assignment]
     Resolver._check = lambda self, chunk, sink, source: None  # type: ignore[method-assign]
 

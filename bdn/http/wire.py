@@ -15,6 +15,7 @@ from bdn.errors import BdnError, SourceDown, SourceSilent
 from bdn.http.head import HEAD_BYTES_MAX, BadMessage, Head, parse_head
 
 BUFFER_BYTES = 256 << 10
+HEADS_BYTES = 16 << 10  # Read with a head at most, so that the body's rest can land without a copy.
 WORDS_BYTES_MAX = 64 << 10  # Of an answer that is not the one asked for: enough for an error's XML, no more.
 CONNECT_S = 3.0  # A dead node must not cost the time of a slow one.
 
@@ -23,12 +24,13 @@ Write = Callable[[memoryview], None]
 
 @runtime_checkable
 class Landing(Protocol):
-    """A sink that the socket is read into directly: no buffer of ours between."""
+    """A sink that may have memory to read the socket into: no buffer of ours between."""
 
-    def room(self) -> memoryview: ...
+    def room(self) -> memoryview | None: ...
 
     def filled(self, size: int) -> None: ...
 
+    def hold(self, resume: Callable[[], None]) -> bool: ...
 
 
 class Receiver(Protocol):
@@ -57,7 +59,7 @@ class Wire(asyncio.BufferedProtocol):
         self._head_bytes = bytearray()
         self._write: Write | None = None
         self._landing: Landing | None = None
-        self._landed = False
+        self._landed = self._held = False
         self._words = bytearray()
         self._left = 0
         self._no_body = False
@@ -110,7 +112,7 @@ class Wire(asyncio.BufferedProtocol):
             self._transport = None
 
     def _watch(self, stall_s: float) -> None:
-        quiet = self._loop.time() - self._moved_at
+        quiet = 0.0 if self._held else self._loop.time() - self._moved_at
         if quiet >= stall_s:
             self._fail(SourceSilent(self.name, stall_s))
         else:
@@ -136,16 +138,15 @@ class Wire(asyncio.BufferedProtocol):
         self._fail(SourceDown(self.name, f"the connection was lost ({exc or 'closed by the other side'})"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._landed = self._landing is not None and self._left > 0
-        return self._landing.room() if self._landed and self._landing is not None else self._buffer
+        room = self._landing.room() if self._landing is not None and self._left > 0 else None
+        self._landed = room is not None
+        if room is None:
+            return self._buffer if self._head is not None else self._buffer[:HEADS_BYTES]
+        return room
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._landed and self._landing is not None and self._done is not None:
-            self._moved_at = self._loop.time()
-            self._landing.filled(nbytes)
-            self._left -= nbytes
-            if self._left == 0:
-                self._finish()
+            self._land(self._landing, nbytes)
             return
         if self._done is None or self._done.done():
             self.abort()  # Bytes that nobody asked for: what follows could not be told from an answer.
@@ -166,6 +167,25 @@ class Wire(asyncio.BufferedProtocol):
             self._fail(why)
         except Exception as why:  # A defect in a receiver must reach the one who waits, not the event loop's log.
             self._fail(why)
+
+    def _land(self, landing: Landing, nbytes: int) -> None:
+        self._moved_at = self._loop.time()
+        self._left -= nbytes
+        try:
+            landing.filled(nbytes)
+        except Exception as why:  # Such as a full disk: for the one who waits.
+            self._fail(why)
+            return
+        if self._left == 0:
+            self._finish()
+        elif self._transport is not None and landing.hold(self._resume):
+            self._held = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        self._held, self._moved_at = False, self._loop.time()
+        if self.usable and self._transport is not None:
+            self._transport.resume_reading()
 
     def _take_head(self, view: memoryview) -> int:
         """How many bytes of `view` belong to heads; -1 while the final head is incomplete."""

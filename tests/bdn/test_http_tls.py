@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import ssl
 import subprocess
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from bdn.arena import Arena, ArenaSink
+from bdn.arena import Arena
+from bdn.direct_sink import DirectSink
 from bdn.errors import SourceDown
 from bdn.http.client import PeerClient
 from bdn.http.peer import PeerServer
@@ -61,18 +63,21 @@ async def origin(certificate: tuple[Path, Path]) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_a_chunk_arrives_whole_over_tls_into_either_kind_of_sink(certificate: tuple[Path, Path], run: Run) -> None:
+def test_a_chunk_arrives_whole_over_tls_into_either_kind_of_sink(
+    certificate: tuple[Path, Path], run: Run, tmp_path: Path
+) -> None:
     async def work() -> None:
         trusted = ssl.create_default_context(cafile=str(certificate[0]))
         async with origin(certificate) as url:
-            reader, sink, arena = HttpOrigin(url, tls=trusted), MemorySink(CHUNK), Arena(slots=1)
+            reader, sink, arena = HttpOrigin(url, tls=trusted), MemorySink(CHUNK), Arena(2, 2)
             await reader.fetch_into(CHUNK, sink, stall_s=10)
             assert bytes(sink.data) == BODY
-            slot = arena.take(CHUNK.size)
-            assert slot is not None
-            landed = ArenaSink(CHUNK, slot, 77)
+            file = tmp_path / "file"
+            landed = DirectSink(CHUNK, os.open(file, os.O_RDWR | os.O_CREAT), 77, path=str(file), arena=arena)
             await reader.fetch_into(CHUNK, landed, stall_s=10)
-            assert landed.digest() == CHUNK.digest and bytes(landed.body()) == BODY
+            await landed.quiet()
+            assert landed.digest() == CHUNK.digest and file.read_bytes()[77:] == BODY
+            landed.close()
             await reader.close()
 
     run(work())

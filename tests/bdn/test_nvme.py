@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bdn.arena import Arena, ArenaSink
 from bdn.bitfield import Bitfield
 from bdn.digest import Digest
 from bdn.errors import DiskFull, Invalid
 from bdn.manifest import Chunk, Extent, File, Manifest
 from bdn.nvme import NvmeStore
 from bdn.same_disk import sharable
-from bdn.sinks import COST_MAX_S, PAGE, SAMPLE_BYTES, SinkChoice, SinkPolicy, write_direct
+from bdn.sinks import PAGE, SinkChoice, past_the_cache
 from tests.bdn.models import Model, cut, model
 from tests.contract.test_store_contract import fill, same_files
 
@@ -36,7 +35,7 @@ def read(store: NvmeStore, chunk: Chunk) -> bytes:
 @pytest.mark.parametrize("write", [SinkChoice.BUFFERED, SinkChoice.DIRECT])
 def test_every_verified_chunk_can_be_served_before_and_after_publication(tmp_path: Path, write: SinkChoice) -> None:
     async def work() -> None:
-        store, m = NvmeStore(tmp_path, write=write, arena_slots=3), model()
+        store, m = NvmeStore(tmp_path, write=write, arena_blocks=(2, 1)), model()
         await fill(store, m)
         for chunk in m.chunks:
             assert read(store, chunk) == m.bodies[chunk.digest]
@@ -318,19 +317,6 @@ def test_leftovers_that_no_manifest_explains_are_swept(tmp_path: Path) -> None:
     assert list((tmp_path / "state").iterdir()) == []
 
 
-@pytest.mark.parametrize("offset", [0, 1, 4095, 4096, 5000])
-@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 8192, 20_001])
-def test_a_direct_write_is_a_plain_write_at_any_alignment(tmp_path: Path, offset: int, size: int) -> None:
-    path, before = tmp_path / "file", random.Random(1).randbytes(40_000)
-    path.write_bytes(before)
-    arena = Arena(slots=1)
-    body = random.Random(2).randbytes(size)
-    start = offset % 4096
-    arena.memory[start : start + size] = body
-    if write_direct(arena.memory[start : start + size], offset, str(path)):
-        assert path.read_bytes() == before[:offset] + body + before[offset + size :]
-
-
 def test_neighbours_that_share_a_page_do_not_harm_each_other(tmp_path: Path) -> None:
     """Tensor cuts fall anywhere: the last page of one chunk is the first of the next."""
 
@@ -350,35 +336,10 @@ def test_neighbours_that_share_a_page_do_not_harm_each_other(tmp_path: Path) -> 
     asyncio.run(work())
 
 
-def test_a_slot_that_is_being_sent_is_not_taken_again() -> None:
-    arena = Arena(slots=2)
-    for body in (b"one", b"two"):
-        slot = arena.take(3)
-        assert slot is not None
-        sink = ArenaSink(Chunk(Digest.of(body), 3), slot, 0)
-        sink.room()[:3] = body
-        sink.filled(3)
-        sink.settled = True
-        sink.close()
-    sending = arena.open(Digest.of(b"one"))
-    assert sending is not None
-    taken = arena.take(3)
-    assert taken is not None and arena.open(Digest.of(b"two")) is None
-    assert arena.take(3) is None, "one is being filled, one is being sent"
-    assert os.pread(sending.spans[0].fd, 3, sending.spans[0].offset) == b"one"
-    sending.close()
-    assert arena.take(3) is not None
-
-
-def test_writes_go_past_the_page_cache_where_memory_is_short_or_dear() -> None:
-    policy, gb = SinkPolicy(), 10**9
-    assert policy.direct(4 * gb, available_bytes=7 * gb)
-    assert not policy.direct(4 * gb, available_bytes=9 * gb)
-    policy.note(SAMPLE_BYTES, SAMPLE_BYTES * COST_MAX_S * 2)
-    assert policy.direct(4 * gb, available_bytes=100 * gb)
-    assert not policy.direct(gb // 2, available_bytes=100 * gb), "the slots' first touch would cost more than it saves"
-    for _ in range(100):
-        policy.note(SAMPLE_BYTES, SAMPLE_BYTES * COST_MAX_S / 2)
-    assert not policy.direct(4 * gb, available_bytes=100 * gb), "it became cheap again"
-    assert SinkPolicy(SinkChoice.DIRECT).direct(1, available_bytes=100 * gb)
-    assert not SinkPolicy(SinkChoice.BUFFERED).direct(gb, available_bytes=0)
+def test_large_models_go_past_the_page_cache_and_small_ones_where_memory_is_short() -> None:
+    mb, plenty = 1 << 20, 1 << 40
+    assert past_the_cache(SinkChoice.AUTO, 256 * mb, plenty)
+    assert not past_the_cache(SinkChoice.AUTO, 255 * mb, plenty)
+    assert past_the_cache(SinkChoice.AUTO, 255 * mb, 500 * mb)
+    assert past_the_cache(SinkChoice.DIRECT, 1, plenty)
+    assert not past_the_cache(SinkChoice.BUFFERED, 1 << 40, 0)

@@ -24,7 +24,7 @@ Make = Callable[[], Store]
 @pytest.fixture(params=[SinkChoice.BUFFERED, SinkChoice.DIRECT])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Makes a store; a second call after `close` opens the same one again."""
-    return lambda: NvmeStore(tmp_path / "cache", write=request.param, arena_slots=3)
+    return lambda: NvmeStore(tmp_path / "cache", write=request.param, arena_blocks=(2, 1))
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
