@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -139,3 +140,36 @@ def test_weights_are_used_where_they_lie(small_checkpoint: Path) -> None:
     assert model.temporal.layers[0].w_qkv.dtype is torch.float32
     again = weights.read(small_checkpoint / "model.safetensors")["transformer.layers.0.self_attn.in_proj_weight"]
     assert torch.equal(model.temporal.layers[0].w_qkv, again)
+
+
+def test_a_file_that_is_not_in_memory_is_read_ahead_and_gives_the_same_tensors(tmp_path: Path) -> None:
+    path, tensor = tmp_path / "cold.safetensors", torch.arange(20_000_000, dtype=torch.float32)
+    weights.write(path, {"a": tensor, "b": tensor[:7].clone()})
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        size = os.fstat(descriptor).st_size
+        if weights._in_memory(descriptor, size):
+            pytest.skip("this file system keeps its files in memory")
+        before = len(os.listdir("/proc/self/fd"))
+        with weights.ahead(path):
+            pass  # Its threads are joined here: all of the file has been asked for.
+        assert len(os.listdir("/proc/self/fd")) == before
+        read = weights.read(path)
+        assert torch.equal(read["a"], tensor) and torch.equal(read["b"], tensor[:7])
+        os.pread(descriptor, size, 0)
+        assert weights._in_memory(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("what", ["missing", "directory", "empty"])
+def test_what_is_no_file_of_tensors_is_named(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "x"
+    if what == "directory":
+        path.mkdir()
+    elif what == "empty":
+        path.touch()
+    with pytest.raises(CheckpointInvalid, match=str(path)):
+        weights.read(path)
