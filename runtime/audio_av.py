@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from typing import IO, Any
 
 import av
@@ -49,19 +50,20 @@ class Resampler:
             frame = _frame(samples, "flt", self._rate_in, self._pts)
             self._pts += len(samples)
             self._graph.push(frame)
-        return self._pulled()
+        return self._pulled(1)  # a frame in gives at most one out; asking again costs as much as the resampling
 
     def finish(self) -> Samples:
         self._graph.push(None)
         return self._pulled()
 
-    def _pulled(self) -> Samples:
+    def _pulled(self, at_most: int = 1_000_000) -> Samples:
         parts: list[NDArray[np.float32]] = []
-        while True:
-            try:
+        try:
+            while len(parts) < at_most:
                 parts.append(self._pull().to_ndarray()[0])
-            except (av.BlockingIOError, av.EOFError):
-                return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+        except (av.BlockingIOError, av.EOFError):
+            pass
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.float32), *parts])
 
 
 @dataclass(frozen=True)
@@ -178,9 +180,14 @@ def _flac_header(head: bytes, samples: int) -> bytes:
     return head[:18] + fields.to_bytes(8, "big")
 
 
+@cache
+def _tick(rate: int) -> Fraction:
+    return Fraction(1, rate)
+
+
 def _frame(samples: NDArray[Any], sample_format: str, rate: int, pts: int) -> av.AudioFrame:
     frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples[None]), format=sample_format, layout="mono")
-    frame.sample_rate, frame.pts, frame.time_base = rate, pts, Fraction(1, rate)
+    frame.sample_rate, frame.pts, frame.time_base = rate, pts, _tick(rate)
     return frame
 
 

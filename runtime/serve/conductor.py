@@ -36,6 +36,8 @@ from runtime.serve.traffic import (
 
 # However slow a step was, newcomers are not planned out for longer than this makes them wait.
 PACE_MAX = 3.0
+# Who has more than a second in hand gets four frames at a time: encoding, framing and sending cost by the piece.
+PARCEL_FRAMES, COMFORT_S = 4, 1.0
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class _Seat:
     sound_s: float = 0.0  # of the model's own time line, before trimming
     heard: bool = False
     last_sample: float = 0.0
+    parcel: list[Pcm] = field(default_factory=list)  # heard, but not sent yet
     steps: int = 0
     words_fed: int = 0
     words_done: int = 0
@@ -162,6 +165,8 @@ class Conductor:
                 self._finish(seat, out)
                 continue
             self._note_text(seat, state, now, out)
+            if seat.parcel and seat.dry_at is not None and seat.dry_at - now <= COMFORT_S:
+                self._send(seat, out)
             if seat.starved or seat.held:
                 continue
             kind = Next.LEAD if state is LaneState.LEAD else Next.FULL
@@ -172,6 +177,7 @@ class Conductor:
         """Marks the moments at which text runs dry and comes back; the silence between is the caller's, not ours."""
         starved = state is LaneState.STARVED
         if starved and not seat.starved:
+            self._send(seat, out)
             out.append(Paused(seat.sid))
             self._settle(seat, state, out)
         if (seat.starved or seat.held) and not starved and (seat.dry_at is None or seat.dry_at < now):
@@ -232,7 +238,7 @@ class Conductor:
             self._settle(seat, frame.state, out)
 
     def _hear(self, seat: _Seat, pcm: Pcm, now: float, out: list[Happening]) -> None:
-        """Sends samples on and moves the moment at which the listener runs dry."""
+        """Moves the moment at which the listener runs dry, and sends the samples on, at once or in a parcel."""
         if not len(pcm):
             return
         late_s = max(0.0, now - seat.dry_at) if seat.dry_at is not None else 0.0
@@ -242,7 +248,15 @@ class Conductor:
         seat.dry_at = start + len(pcm) / self._engine.sample_rate
         seat.heard = True
         seat.last_sample = float(pcm[-1])
-        out.append(Sound(seat.sid, pcm, late_s))
+        seat.parcel.append(pcm)
+        if late_s or seat.dry_at - now <= COMFORT_S or len(seat.parcel) >= PARCEL_FRAMES:
+            self._send(seat, out, late_s)
+
+    def _send(self, seat: _Seat, out: list[Happening], late_s: float = 0.0) -> None:
+        if seat.parcel:
+            pcm = np.concatenate(seat.parcel) if len(seat.parcel) > 1 else seat.parcel[0]
+            seat.parcel.clear()
+            out.append(Sound(seat.sid, pcm, late_s))
 
     def _tell_words(self, seat: _Seat, finished: tuple[WordTime, ...], out: list[Happening]) -> None:
         """Words wait until the cut is known: their times count from the first sample that is sent."""
@@ -272,6 +286,7 @@ class Conductor:
             if not (over or (words and sounded)):
                 return
             seat.marks.popleft()
+            self._send(seat, out)
             out.append(Flushed(seat.sid, mark))
 
     def _finish(self, seat: _Seat, out: list[Happening]) -> None:
@@ -279,6 +294,7 @@ class Conductor:
             self._hear(seat, seat.trimmer.finish(), self._clock(), out)
         if seat.heard:
             self._hear(seat, end_ramp(seat.last_sample, self._engine.sample_rate), self._clock(), out)
+        self._send(seat, out)
         if seat.waiting_words:
             out.append(Words(seat.sid, self._moved(seat)))
         self._settle(seat, LaneState.ENDED, out)

@@ -116,15 +116,9 @@ class GradiumWire:
     def render(self, out: Outbound) -> str | None:
         match out:
             case Audio():
-                fields: dict[str, object] = {
-                    "type": "audio",
-                    "audio": base64.b64encode(out.data).decode("ascii"),
-                    "start_s": round(out.start_s, 4),
-                    "stop_s": round(out.stop_s, 4),
-                    "stream_id": 0,
-                }
+                return _audio(out)
             case Word():
-                fields = {
+                fields: dict[str, object] = {
                     "type": "text",
                     "text": out.text,
                     "start_s": round(out.start_s, 4),
@@ -155,3 +149,13 @@ class GradiumWire:
         if out.req_id is not None:
             fields["client_req_id"] = out.req_id
         return json.dumps(fields, ensure_ascii=False)
+
+
+def _audio(out: Audio) -> str:
+    """Written by hand: the general way takes twice as long, for every piece of every stream's sound."""
+    sound = base64.b64encode(out.data).decode("ascii")
+    named = "" if out.req_id is None else f', "client_req_id": {json.dumps(out.req_id, ensure_ascii=False)}'
+    return (
+        f'{{"type": "audio", "audio": "{sound}", "start_s": {out.start_s:.4f}, "stop_s": {out.stop_s:.4f}, '
+        f'"stream_id": 0{named}}}'
+    )

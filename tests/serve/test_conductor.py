@@ -11,7 +11,7 @@ import pytest
 from runtime.admission import StepCost
 from runtime.port import StreamSpec
 from runtime.scheduler import Costs
-from runtime.serve.conductor import Conductor
+from runtime.serve.conductor import PARCEL_FRAMES, Conductor
 from runtime.serve.traffic import (
     Broken,
     Close,
@@ -223,6 +223,33 @@ def test_a_stream_runs_ahead_no_further_than_its_bound() -> None:
     first = next(t for t, h in stage.log if isinstance(h, Sound))
     ahead = len(stage.sound(1)) / 24_000 - (stage.clock.now - first)
     assert 0.8 < ahead <= 1.0 + FRAME_S
+
+
+def test_who_is_well_ahead_gets_several_frames_at_a_time_and_never_waits_for_them() -> None:
+    stage = Stage()
+    stage.say(1, " ".join(["word"] * 60))
+    stage.run(30)
+    sizes = [len(s.pcm) // 1920 for s in stage.of(1, Sound)]
+    assert set(sizes[:10]) == {1}, "the first second comes frame by frame"
+    assert PARCEL_FRAMES in sizes and max(sizes) == PARCEL_FRAMES
+    dry_at = 0.0
+    for when, happening in stage.log:
+        if isinstance(happening, Sound):
+            assert not dry_at or when <= dry_at, "the listener ran dry while a parcel was filled"
+            dry_at = max(dry_at, when) + len(happening.pcm) / 24_000
+
+
+def test_no_parcel_is_kept_when_the_text_runs_dry_or_a_flush_is_answered() -> None:
+    for close in ((), (Flush(1, 7),)):
+        stage = Stage()
+        stage.say(1, " ".join(["word"] * 30), end=False)
+        stage.tell(*close)
+        stage.run(20)
+        kinds = [type(h) for _, h in stage.log]
+        last = max(n for n, k in enumerate(kinds) if k is Sound)
+        assert last < kinds.index(Paused, max(0, last - 1)), "all sound is out before the pause is told"
+        assert not close or last < kinds.index(Flushed)
+        assert len(stage.sound(1)) == stage.conductor.tally.steps_full * 1920 - 2 * 1920
 
 
 def test_a_held_stream_costs_no_steps_and_goes_on_when_released() -> None:

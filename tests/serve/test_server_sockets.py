@@ -380,8 +380,8 @@ def test_a_thousand_connects_and_cancels_leave_nothing_behind() -> None:
                     await it.send("text", text=TEXT, client_req_id=req_id)
                     await it.send("cancel", client_req_id=req_id)
                 await it.until("end_of_stream", ids[-1])
-            await at.lanes_free()
-            assert at.engine.opened == at.engine.closed == 1000
+            await at.until(lambda: at.engine.opened == at.engine.closed == 1000)
+            assert not at.engine.held
             assert at.server.admission.active == 0 and not at.server.hub._streams and not at.server.hub._unread
 
     run(test)
