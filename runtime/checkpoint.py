@@ -65,8 +65,12 @@ def load(
     codebooks: int | None = None,
     check_values: bool = True,
     text_rules: tuple[str, ...] = (),
+    step: str = "eager",
 ) -> Checkpoint:
-    """Everything in a checkpoint's directory. Raises CheckpointInvalid, in one line naming the file and the tensor."""
+    """Everything in a checkpoint's directory, its matrices in the form that the kind of step takes.
+
+    Raises CheckpointInvalid, in one line naming the file and the tensor.
+    """
     if dtype not in DTYPES:
         raise NameUnknown("dtype", dtype, DTYPES)
     config = configs.read(directory)
@@ -79,12 +83,14 @@ def load(
     _check_there_is(where)
     tensors = _tensors(directory / config.model_file, where)
     weights.check(tensors, layout.expected(config), config.model_file, values=check_values)
+    is_steady = step == "eager" and where.type == "cpu"
     model = layout.assemble(
-        config, tensors, dtype=DTYPES[dtype], device=where, codebooks=codebooks, int8=dtype == "int8"
-    )
+        config, tensors, dtype=DTYPES[dtype], device=where, codebooks=codebooks, int8=dtype == "int8",
+        is_steady=is_steady,
+    )  # fmt: skip
     codec = load_codec(
         _tensors(directory / config.codec_file, where), codec_config(directory, config),
-        n_q=model.depth.codebooks, device=where,
+        n_q=model.depth.codebooks, device=where, is_steady=is_steady,
     )  # fmt: skip
     encode = _read_as(directory, config, _tokenizer(directory / config.tokenizer_file))
     return Checkpoint(config, model, codec, Voices(directory, config), encode, text_rules)
@@ -105,7 +111,7 @@ def start(settings: ModelSettings, trace: Trace | None = None) -> SpeechEngine:
     torch.set_num_threads(settings.threads)
     checkpoint = load(
         settings.model, dtype=settings.dtype, device=settings.device, codebooks=settings.codebooks or None,
-        check_values=settings.check_values, text_rules=settings.text_rules,
+        check_values=settings.check_values, text_rules=settings.text_rules, step=settings.step,
     )  # fmt: skip
     engine = SpeechEngine(
         checkpoint.model, checkpoint.codec, checkpoint.voices, checkpoint.make_feed, RUNNERS[settings.step],

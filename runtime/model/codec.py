@@ -85,14 +85,16 @@ def load_codec(
     *,
     n_q: int,
     device: torch.device | str = "cpu",
+    is_steady: bool = False,
 ) -> Codec:
     """The codec a checkpoint's `config` (None: the published Mimi) describes, with `n_q` codebooks.
 
-    The module of each type has the same function `load(tensors, config, *, n_q, device) -> Codec`; it is imported only
-    when asked for. Raises NameUnknown for a type we do not have, CheckpointInvalid for a tensor that does not fit.
+    `is_steady`: hold the matrices in the forms of eager steps on a processor, see matrices.py. The module of each type
+    has the same function `load(tensors, config, *, n_q, device, is_steady) -> Codec`; it is imported only when
+    asked for. Raises NameUnknown for a type we do not have, CheckpointInvalid for a tensor that does not fit.
     """
     kind = str((config or {}).get("type", "mimi"))
     if kind not in CODECS:
         raise NameUnknown("codec type", kind, CODECS)
     module = importlib.import_module(CODECS[kind])
-    return cast(Codec, module.load(tensors, config, n_q=n_q, device=torch.device(device)))
+    return cast(Codec, module.load(tensors, config, n_q=n_q, device=torch.device(device), is_steady=is_steady))

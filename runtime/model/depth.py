@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.model.layers import GatedMlp, Matrix, attend, linear, project_add, rms_norm
+from runtime.model.layers import GatedMlp, attend, rms_norm
+from runtime.model.matrices import Matrix, linear, padded, project_add, rows_wanted
 
 # Takes the codebook's index and its logits [B, V]; gives its tokens [B].
 Choose = Callable[[int, Tensor], Tensor]
@@ -27,6 +28,9 @@ class DepthWeights:
     w_qkv: Matrix  # [3 D, D]
     w_out: Matrix  # [D, D]
     mlp: GatedMlp
+
+    def matrices(self) -> list[Matrix]:
+        return [self.w_qkv, self.w_out, *self.mlp.matrices()]
 
 
 @dataclass(slots=True)
@@ -64,25 +68,29 @@ class Depth:
         self.heads = heads
         self.dim = text_table.shape[1]
         self.codebooks = len(self.w_logits)
+        used = [m for layer in self.layers for held in layer.sets for m in held.matrices()]
+        self._rows_wanted = rows_wanted([w_in, *self.w_logits, *used])
 
     def frame(self, summary: Tensor, text_rows: Tensor, choose: Choose, *, guided: bool = False) -> Tensor:
         """Codes [B, K] int64. summary: [R, temporal width]. text_rows: [R, N] rows of text_table to be summed.
 
         With `guided`, rows alternate (own, null) and `choose` gets the logits of both, [R, V].
         """
-        inputs = linear(summary, self.w_in).view(summary.shape[0], -1, self.dim)
-        token_in = F.embedding(text_rows, self.text_table).sum(dim=1)
+        count, wanted = summary.shape[0], self._rows_wanted
+        inputs = linear(padded(summary, wanted), self.w_in)
+        inputs = inputs.view(len(inputs), -1, self.dim)
+        token_in = padded(F.embedding(text_rows, self.text_table).sum(dim=1), wanted)
         pasts: list[list[Tensor]] = [[] for _ in self.layers]
         codes: list[Tensor] = []
         for k in range(self.codebooks):
             x = inputs[:, self.schedule[k]] + token_in
             for layer, past in zip(self.layers, pasts, strict=True):
                 x = self._layer(x, layer, layer.sets[k], past)
-            code = choose(k, linear(x, self.w_logits[k]))
+            code = choose(k, linear(x, self.w_logits[k])[:count])
             codes.append(code)
             if k + 1 < self.codebooks:
                 token_in = F.embedding(code, self.tables[k])
-                token_in = each_way(token_in, 2 if guided else 1)
+                token_in = padded(each_way(token_in, 2 if guided else 1), wanted)
         return torch.stack(codes, dim=1)
 
     def _layer(self, x: Tensor, layer: DepthLayer, weights: DepthWeights, past: list[Tensor]) -> Tensor:

@@ -1,8 +1,7 @@
 """The pieces both transformers are made of, one position at a time. Weights come in as plain tensors; no state here.
 
 Shapes: R rows (lanes, or lanes times two with guidance), D width, H heads, E = D / H, C positions of context.
-Matrices keep the checkpoint's [out, in] layout, so that memory-mapped weights are used where they lie; on a processor
-they may be held in 8 bits, see Int8Matrix.
+In which form a matrix is held, and multiplied by, is matrices.py's business.
 """
 
 from __future__ import annotations
@@ -14,52 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from runtime.model.matrices import Matrix, linear, project_add
+
 RMS_EPS = 1e-8
+WHOLE_VECTORS = 32  # floats: a row of so many, or a multiple, is never split between vector code and its remainder
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     """x * weight / rms(x), in float32 whatever x is, returned as x's type. x: [R, D], weight: [D] float32."""
+    if x.dtype == torch.float32:
+        return F.rms_norm(x, weight.shape, weight, RMS_EPS)  # the same operations, called from one
     wide = x.float()
     scale = torch.rsqrt(torch.linalg.vecdot(wide, wide).mul_(1.0 / x.shape[-1]).add_(RMS_EPS))
     return (wide * (weight * scale.unsqueeze(-1))).to(x.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class Int8Matrix:
-    """A matrix in 8 bits a weight and one scale a row; the activations stay bfloat16.
-
-    A step is bound by how fast its weights can be read, so half the bytes are most of half the time. Rounding changes
-    a product by about 1 % of its largest component.
-    """
-
-    values: Tensor  # [out, in] int8
-    scale: Tensor  # [out] bfloat16
-
-    @staticmethod
-    def of(weight: Tensor) -> Int8Matrix:
-        scale = (weight.abs().amax(dim=1).float() / 127.0).clamp(min=1e-12)
-        values = (weight.float() / scale.unsqueeze(1)).round_().to(torch.int8)
-        return Int8Matrix(values, scale.to(torch.bfloat16))
-
-    def rows(self, start: int, stop: int | None = None) -> Int8Matrix:
-        return Int8Matrix(self.values[start:stop], self.scale[start:stop])
-
-
-Matrix = Tensor | Int8Matrix
-
-
-def linear(x: Tensor, weight: Matrix) -> Tensor:
-    """x @ weight.T."""
-    if isinstance(weight, Int8Matrix):
-        return torch._weight_int8pack_mm(x, weight.values, weight.scale)
-    return F.linear(x, weight)
-
-
-def project_add(x: Tensor, y: Tensor, weight: Matrix) -> Tensor:
-    """x + y @ weight.T: a projection back onto the residual stream."""
-    if isinstance(weight, Int8Matrix):
-        return x + linear(y, weight)
-    return torch.addmm(x, y, weight.t())
 
 
 @dataclass(slots=True)
@@ -68,6 +34,9 @@ class GatedMlp:
 
     w_in: Matrix  # [2 F, D]
     w_out: Matrix  # [D, F]
+
+    def matrices(self) -> tuple[Matrix, Matrix]:
+        return self.w_in, self.w_out
 
     def add_to(self, x: Tensor, normed: Tensor) -> Tensor:
         """x + mlp(normed)."""
@@ -82,12 +51,15 @@ class Rope:
     def __init__(self, head_dim: int, max_period: float, device: torch.device) -> None:
         # In the reference's order of operations: another one shifts late positions.
         exponents = torch.arange(head_dim // 2, device=device, dtype=torch.float32)
-        self.freqs = torch.exp(exponents * (-math.log(max_period) * 2 / head_dim))
+        freqs = torch.exp(exponents * (-math.log(max_period) * 2 / head_dim))
+        # A narrow row repeats itself: else the cosine of a row's last angle would depend on how many rows there are.
+        self._half = head_dim // 2
+        self.freqs = freqs.repeat(WHOLE_VECTORS // math.gcd(WHOLE_VECTORS, self._half))
 
     def at(self, offset: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin, [R, 1, E / 2], for the positions [R]; the same for every layer of a step."""
         angle = (offset.float().unsqueeze(-1) * self.freqs).unsqueeze(1)
-        return torch.cos(angle), torch.sin(angle)
+        return torch.cos(angle)[..., : self._half], torch.sin(angle)[..., : self._half]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from runtime.model.conditioning import Conditioning, ConditionWeights
 from runtime.model.depth import Depth, DepthLayer, DepthWeights
-from runtime.model.layers import GatedMlp, Int8Matrix, Matrix
+from runtime.model.layers import GatedMlp
+from runtime.model.matrices import Int8Matrix, Matrix, steady
 from runtime.model.temporal import CrossAttention, Temporal, TemporalLayer
 from runtime.model_config import ModelConfig
 
@@ -108,14 +109,16 @@ def assemble(
     device: torch.device,
     codebooks: int | None = None,
     int8: bool = False,
+    is_steady: bool = False,
 ) -> SpeechModel:
     """The model from checked tensors; a matrix whose type and device already fit is used where it lies.
 
     `codebooks`: how many of dep_q to speak with, coarse ones first; None means all. `int8`: hold the transformers'
     matrices in 8 bits; embeddings, the heads that choose tokens and the voice's projections stay in `dtype`, which
-    must be bfloat16.
+    must be bfloat16. `is_steady`: in forms that are quickest for eager steps on a processor and keep a row's bits
+    whatever its neighbours; they are copies of the matrices, which compiled and captured steps could not use.
     """
-    load = _Loader(tensors, dtype, device, int8)
+    load = _Loader(tensors, dtype, device, int8, is_steady)
     return SpeechModel(
         config, _temporal(config, load), _depth(config, load, codebooks or config.dep_q),
         _conditioning(config, load), dtype, device,
@@ -125,15 +128,22 @@ def assemble(
 class _Loader:
     """Tensors by name, in the type and on the device that the model runs in."""
 
-    def __init__(self, tensors: Tensors, dtype: torch.dtype, device: torch.device, int8: bool) -> None:
-        self._tensors, self._dtype, self._device, self._int8 = tensors, dtype, device, int8
+    def __init__(
+        self, tensors: Tensors, dtype: torch.dtype, device: torch.device, int8: bool, is_steady: bool
+    ) -> None:
+        self._tensors, self._dtype, self._device = tensors, dtype, device
+        self._int8, self._steady = int8, is_steady
 
     def matrix(self, name: str) -> Tensor:
         return self._tensors[name].to(self._device, self._dtype)
 
     def held(self, matrix: Tensor) -> Matrix:
         """A transformer's matrix, in 8 bits where that is asked for."""
-        return Int8Matrix.of(matrix) if self._int8 else matrix
+        return Int8Matrix.of(matrix) if self._int8 else self.head(matrix)
+
+    def head(self, matrix: Tensor) -> Matrix:
+        """A matrix that chooses tokens: never in 8 bits."""
+        return steady(matrix) if self._steady else matrix
 
     def weight(self, name: str) -> Matrix:
         return self.held(self.matrix(name))
@@ -182,7 +192,7 @@ def _temporal(config: ModelConfig, load: _Loader) -> Temporal:
         )  # fmt: skip
     return Temporal(
         layers, _with_zero(audio + load.table("text_emb", text=True)), load.norm("out_norm.alpha"),
-        load.matrix("text_linear.weight"), heads=config.temporal.heads, context=config.context,
+        load.head(load.matrix("text_linear.weight")), heads=config.temporal.heads, context=config.context,
         max_period=config.max_period,
     )  # fmt: skip
 
@@ -213,7 +223,7 @@ def _depth(config: ModelConfig, load: _Loader, codebooks: int) -> Depth:
         schedule,
         _with_zero(load.table("depformer_text_emb", text=True)),
         [load.table(f"depformer_emb.{q}", text=False)[0] for q in range(codebooks - 1)],
-        [load.matrix(f"linears.{q}.weight") for q in range(codebooks)],
+        [load.head(load.matrix(f"linears.{q}.weight")) for q in range(codebooks)],
         heads=config.depth.heads,
     )
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from runtime.errors import CheckpointInvalid
 from runtime.model.codec import CodecState
+from runtime.model.matrices import Product
 from runtime.model.mimi_config import MimiConfig, parse_mimi_config
 from runtime.model.mimi_encoder import MimiEncoder
 from runtime.model.mimi_transformer import Transformer
@@ -65,7 +66,9 @@ class MimiState:
 class Mimi:
     """Codes [B, K] to sound [B, S], a frame a call; sound to codes through `encode`."""
 
-    def __init__(self, weights: Mapping[str, Tensor], config: MimiConfig, n_q: int, device: torch.device) -> None:
+    def __init__(
+        self, weights: Mapping[str, Tensor], config: MimiConfig, n_q: int, device: torch.device, is_steady: bool
+    ) -> None:
         self._weights, self._config, self._device = weights, config, device
         self.n_q, self.card = n_q, config.card
         self.sample_rate, self.frame_samples = config.sample_rate, config.frame_samples
@@ -73,14 +76,16 @@ class Mimi:
         self._tables = code_tables(w, config, n_q).flatten(0, 1)  # [K * card, codebook_dim]
         self._first = torch.arange(n_q, device=device) * config.card
         projections = [w[f"quantizer.{b}.output_proj.weight"][..., 0] for b in ("rvq_first", "rvq_rest")]
-        self._project = torch.cat(projections, 1)
-        tails = TailList()
+        self._project = Product(torch.cat(projections, 1), None, is_steady=is_steady)
+        tails = TailList(is_steady=is_steady)
         self._up = StreamUpsampleDepthwise(
             w["upsample.convtr.convtr.convtr.weight"], tails, stride=config.resample_stride
         )
         # As many slots as the context, as in the public package: where a frame brings two steps, the first of them
         # sees one step less than the context once the ring is full. Its sound is what we have to match.
-        self._transformer = Transformer(w, "decoder", config, slots=config.context, device=device)
+        self._transformer = Transformer(
+            w, "decoder", config, slots=config.context, device=device, is_steady=is_steady
+        )
         self._layers = decoder_layers(w, config, tails)
         self._tails = tails
         self._encoder: MimiEncoder | None = None
@@ -96,7 +101,7 @@ class Mimi:
         keep = exec_mask[:, None, None]
         rows = F.embedding(codes.clamp(0, self.card - 1) + self._first, self._tables)  # [B, K, codebook_dim]
         both = torch.cat([rows[:, 0], rows[:, 1:].sum(1)], -1)
-        latent = self._up(F.linear(both, self._project)[:, None], state.tails, keep)
+        latent = self._up(self._project(both)[:, None], state.tails, keep)
         latent = self._transformer(latent, state.ring, state.offset, exec_mask)
         return run_layers(self._layers, latent, state.tails, keep)[..., 0]
 
@@ -111,9 +116,12 @@ class Mimi:
         return self._encoder
 
 
-def load(tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None, *, n_q: int, device: torch.device) -> Mimi:
+def load(
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None, *, n_q: int, device: torch.device,
+    is_steady: bool = False,
+) -> Mimi:  # fmt: skip
     """A Mimi of the published layout that uses the first `n_q` codebooks; the others are never read."""
     parsed = parse_mimi_config(config)
     if not 2 <= n_q <= parsed.codebooks:
         raise CheckpointInvalid("n_q", f"{n_q} codebooks asked for, the codec has 2 .. {parsed.codebooks}")
-    return Mimi(checked(tensors, parsed), parsed, n_q, device)
+    return Mimi(checked(tensors, parsed), parsed, n_q, device, is_steady)

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from runtime.model.layers import WHOLE_VECTORS
+from runtime.model.matrices import Product
 from runtime.model.mimi_config import MimiConfig
 
 LAYER_NORM_EPS = 1e-5
@@ -35,7 +37,9 @@ class Rotation:
     def __init__(self, c: MimiConfig, slots: int, device: torch.device) -> None:
         self._heads, self._width = c.num_heads, c.dimension // c.num_heads
         half = torch.arange(self._width // 2, device=device, dtype=torch.float32)
-        self._frequencies = torch.exp(half * (-math.log(c.max_period) * 2 / self._width))
+        # As in layers.Rope: rows of whole vectors, so that no angle's cosine depends on how many rows there are.
+        times = WHOLE_VECTORS // math.gcd(WHOLE_VECTORS, self._width // 2)
+        self._frequencies = torch.exp(half * (-math.log(c.max_period) * 2 / self._width)).repeat(times)
         self._context, self._ring = c.context, torch.arange(slots, device=device)
 
     def places(self, offset: Tensor, steps: int) -> Places:
@@ -50,7 +54,8 @@ class Rotation:
         back = at[:, :, None] - held[:, None]
         seen = (held[:, None] >= 0) & (back >= 0) & (back < self._context)
         mask = torch.zeros(seen.shape, device=offset.device).masked_fill_(~seen, -math.inf)
-        return Places(angle.cos(), angle.sin(), taken, mask[:, None])
+        half = self._width // 2
+        return Places(angle.cos()[..., :half], angle.sin()[..., :half], taken, mask[:, None])
 
 
 def rotate(x: Tensor, places: Places) -> Tensor:
@@ -64,10 +69,11 @@ def rotate(x: Tensor, places: Places) -> Tensor:
 class TransformerLayer:
     """Pre-norm attention and GELU feed-forward, each scaled per channel before it is added."""
 
-    def __init__(self, w: Mapping[str, Tensor], name: str, c: MimiConfig) -> None:
+    def __init__(self, w: Mapping[str, Tensor], name: str, c: MimiConfig, *, is_steady: bool) -> None:
         self._heads = c.num_heads
-        self._in, self._out = w[f"{name}self_attn.in_proj_weight"], w[f"{name}self_attn.out_proj.weight"]
-        self._up, self._down = w[f"{name}linear1.weight"], w[f"{name}linear2.weight"]
+        names = ("self_attn.in_proj_weight", "self_attn.out_proj.weight", "linear1.weight", "linear2.weight")
+        products = [Product(w[f"{name}{part}"], None, is_steady=is_steady) for part in names]
+        self._in, self._out, self._up, self._down = products
         self._norm1 = w[f"{name}norm1.weight"], w[f"{name}norm1.bias"]
         self._norm2 = w[f"{name}norm2.weight"], w[f"{name}norm2.bias"]
         self._scale1, self._scale2 = w[f"{name}layer_scale_1.scale"], w[f"{name}layer_scale_2.scale"]
@@ -75,25 +81,28 @@ class TransformerLayer:
     def __call__(self, x: Tensor, keys: Tensor, values: Tensor, places: Places) -> Tensor:
         """x [B, T, C]; keys, values [B, H, N, D] take the new steps in place."""
         lanes, steps, channels = x.shape
-        projected = F.linear(F.layer_norm(x, (channels,), *self._norm1, LAYER_NORM_EPS), self._in)
+        projected = self._in(F.layer_norm(x, (channels,), *self._norm1, LAYER_NORM_EPS))
         query, key, value = projected.view(lanes, steps, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
         query, key = rotate(query, places), rotate(key, places)
         # Lanes that do not move write too: to slots their next real step writes again before anything reads them.
         keys.scatter_(2, places.slots, key)
         values.scatter_(2, places.slots, value)
         heard = F.scaled_dot_product_attention(query, keys, values, places.mask)
-        heard = F.linear(heard.transpose(1, 2).reshape(lanes, steps, channels), self._out)
+        heard = self._out(heard.transpose(1, 2).reshape(lanes, steps, channels))
         x = torch.addcmul(x, heard, self._scale1)
-        hidden = F.linear(F.layer_norm(x, (channels,), *self._norm2, LAYER_NORM_EPS), self._up)
-        return torch.addcmul(x, F.linear(F.gelu(hidden), self._down), self._scale2)
+        hidden = self._up(F.layer_norm(x, (channels,), *self._norm2, LAYER_NORM_EPS))
+        return torch.addcmul(x, self._down(F.gelu(hidden)), self._scale2)
 
 
 class Transformer:
     """All layers; the ring [L, 2, B, H, N, D] and the offset [B] belong to the caller's state."""
 
-    def __init__(self, w: Mapping[str, Tensor], side: str, c: MimiConfig, *, slots: int, device: torch.device) -> None:
+    def __init__(
+        self, w: Mapping[str, Tensor], side: str, c: MimiConfig, *, slots: int, device: torch.device,
+        is_steady: bool = False,
+    ) -> None:  # fmt: skip
         names = [f"{side}_transformer.transformer.layers.{i}." for i in range(c.num_layers)]
-        self._layers = [TransformerLayer(w, name, c) for name in names]
+        self._layers = [TransformerLayer(w, name, c, is_steady=is_steady) for name in names]
         self._rotation = Rotation(c, slots, device)
         self._ring_shape = c.num_heads, slots, c.dimension // c.num_heads
 

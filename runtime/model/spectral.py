@@ -170,8 +170,9 @@ def overlap_add(pieces: Tensor) -> Tensor:
 
 
 def load(
-    tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None, *, n_q: int, device: torch.device
-) -> SpectralCodec:
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None, *, n_q: int, device: torch.device,
+    is_steady: bool = False,
+) -> SpectralCodec:  # fmt: skip
     """The codec of a checkpoint. Raises CheckpointInvalid for a tensor that is missing or does not fit."""
     for name in TENSORS:
         if name not in tensors:

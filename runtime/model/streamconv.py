@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from runtime.model.matrices import Product
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class Tail:
 class TailList:
     """Hands out slots while a model is built and makes the tails for a number of lanes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_steady: bool = False) -> None:
         self._tails: list[Tail] = []
+        self.is_steady = is_steady  # of the products of all layers that are built with it
 
     def add(self, rows: int, channels: int) -> Tail:
         self._tails.append(Tail(len(self._tails), rows, channels))
@@ -55,8 +57,9 @@ class StreamConv:
         self, weight: Tensor, bias: Tensor | None, tails: TailList, *, stride: int = 1, dilation: int = 1
     ) -> None:
         out, into, self._taps = weight.shape
-        self._weight = weight.permute(0, 2, 1).reshape(out, -1).contiguous()  # [C_out, taps * C_in]
-        self._bias, self._stride, self._dilation = bias, stride, dilation
+        flat = weight.permute(0, 2, 1).reshape(out, -1).contiguous()  # [C_out, taps * C_in]
+        self._product = Product(flat, bias, is_steady=tails.is_steady)
+        self._stride, self._dilation = stride, dilation
         self._tail = tails.add((self._taps - 1) * dilation + 1 - stride, into)
 
     @property
@@ -68,14 +71,14 @@ class StreamConv:
         if self._tail.rows:
             x = joined(x, self._tail, tails, keep)
         if self._taps == 1 and self._stride == 1:
-            return F.linear(x, self._weight, self._bias)
+            return self._product(x)
         lanes, rows, channels = x.shape
         steps = (rows - (self._taps - 1) * self._dilation - 1) // self._stride + 1
         windows = x.as_strided(
             (lanes, steps, self._taps, channels),
             (x.stride(0), self._stride * channels, self._dilation * channels, 1),
         )
-        return F.linear(windows.reshape(lanes, steps, -1), self._weight, self._bias)
+        return self._product(windows.reshape(lanes * steps, -1)).view(lanes, steps, -1)
 
 
 class StreamUpsample:
@@ -89,8 +92,8 @@ class StreamUpsample:
         into, self._out, kernel = weight.shape
         assert kernel == 2 * stride, (kernel, stride)
         pairs = weight.view(into, self._out, 2, stride).flip(2)  # previous row first, as the window holds them
-        self._weight = pairs.permute(3, 1, 2, 0).reshape(stride * self._out, 2 * into).contiguous()
-        self._bias = None if bias is None else bias.repeat(stride)
+        flat = pairs.permute(3, 1, 2, 0).reshape(stride * self._out, 2 * into).contiguous()
+        self._product = Product(flat, None if bias is None else bias.repeat(stride), is_steady=tails.is_steady)
         self._stride = stride
         self._tail = tails.add(1, into)
 
@@ -98,7 +101,7 @@ class StreamUpsample:
         lanes, steps, channels = x.shape
         whole = joined(x, self._tail, tails, keep)
         pairs = whole.as_strided((lanes, steps, 2 * channels), (whole.stride(0), channels, 1))
-        return F.linear(pairs, self._weight, self._bias).view(lanes, steps * self._stride, self._out)
+        return self._product(pairs.reshape(lanes * steps, -1)).view(lanes, steps * self._stride, self._out)
 
 
 class StreamUpsampleDepthwise:

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.model.layers import GatedMlp, Matrix, Rope, attend, linear, project_add, rms_norm, rotate
+from runtime.model.layers import GatedMlp, Rope, attend, rms_norm, rotate
+from runtime.model.matrices import Matrix, linear, padded, project_add, rows_wanted
 
 
 @dataclass(slots=True)
@@ -41,6 +42,10 @@ class TemporalLayer:
     norm2: Tensor
     mlp: GatedMlp
 
+    def matrices(self) -> list[Matrix]:
+        cross = [self.cross.w_query, self.cross.w_out] if self.cross else []
+        return [self.w_qkv, self.w_out, self.mlp.w_in, self.mlp.w_out, *cross]
+
 
 class Temporal:
     """The whole stack, from embedding rows to logits."""
@@ -65,6 +70,7 @@ class Temporal:
         self.head_dim = self.dim // heads
         self.rope = Rope(self.head_dim, max_period, table.device)
         self.slots = torch.arange(context, device=table.device)
+        self._rows_wanted = rows_wanted([w_text, *(m for layer in self.layers for m in layer.matrices())])
 
     def step(
         self,
@@ -82,7 +88,8 @@ class Temporal:
         [R, C, 2, H, E], written in place. crosses: one per layer, [2, R, H, S, E], or none.
         A row that must not advance may be computed along: it writes where its own next step will write again.
         """
-        x = F.embedding(rows, self.table).sum(dim=1) + condition
+        count = rows.shape[0]
+        x = padded(F.embedding(rows, self.table).sum(dim=1) + condition, self._rows_wanted)
         cos, sin = self.rope.at(offset)
         seen = (self.slots <= offset.unsqueeze(-1)).view(-1, 1, 1, self.context)
         mask = torch.where(seen, 0.0, float("-inf")).to(x.dtype)
@@ -92,19 +99,20 @@ class Temporal:
                 x = self._attend_voice(x, layer.cross, crosses[index])
             x = layer.mlp.add_to(x, rms_norm(x, layer.norm2))
         summary = rms_norm(x, self.out_norm)
-        return summary, linear(summary, self.w_text)
+        return summary[:count], linear(summary, self.w_text)[:count]
 
     def _attend_past(
         self, x: Tensor, layer: TemporalLayer, cos: Tensor, sin: Tensor, slot: Tensor, cache: Tensor, mask: Tensor
     ) -> Tensor:
-        qkv = linear(rms_norm(x, layer.norm1), layer.w_qkv).view(-1, 3 * self.heads, self.head_dim)
+        qkv = linear(rms_norm(x, layer.norm1), layer.w_qkv)[: len(slot)].view(-1, 3 * self.heads, self.head_dim)
         turned = rotate(qkv[:, : 2 * self.heads], cos, sin)
         written = torch.cat((turned[:, self.heads :], qkv[:, 2 * self.heads :]), dim=1)
         cache.view(-1, 2 * self.dim).index_copy_(0, slot, written.view(-1, 2 * self.dim))
         keys, values = cache.transpose(1, 3).unbind(2)
-        return project_add(x, attend(turned[:, : self.heads], keys, values, mask), layer.w_out)
+        return project_add(x, padded(attend(turned[:, : self.heads], keys, values, mask), len(x)), layer.w_out)
 
     def _attend_voice(self, x: Tensor, cross: CrossAttention, keys_values: Tensor) -> Tensor:
         normed = F.layer_norm(x, (self.dim,), cross.norm_weight, cross.norm_bias, 1e-5)
-        query = linear(normed, cross.w_query).view(-1, self.heads, self.head_dim)
-        return project_add(x, attend(query, keys_values[0], keys_values[1], None), cross.w_out)
+        keys, values = keys_values
+        query = linear(normed, cross.w_query)[: len(keys)].view(-1, self.heads, self.head_dim)
+        return project_add(x, padded(attend(query, keys, values, None), len(x)), cross.w_out)

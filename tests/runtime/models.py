@@ -97,7 +97,10 @@ def small_engine(
     torch.set_num_threads(1)
     voice_files(directory, size)
     config = configs.parse(raw or raw_config(size))
-    model = layout.assemble(config, small_tensors(size, seed), dtype=dtype, device=device, codebooks=codebooks)
+    model = layout.assemble(
+        config, small_tensors(size, seed), dtype=dtype, device=device, codebooks=codebooks,
+        is_steady=runner is EagerStep and device.type == "cpu",
+    )  # fmt: skip
 
     def make_feed(spec: StreamSpec) -> PlainFeed:
         return PlainFeed(EntryMaker(encode, spec.padding_between, config.speaks_by_embedding))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from runtime import checkpoint
+from runtime.config import ModelSettings
+from runtime.engine import SpeechEngine
 from runtime.errors import NameUnknown, NoFreeLane, SpecInvalid, StreamClosed
 from runtime.make_checkpoint import raw_config
 from runtime.port import FrameOut, LaneState, StreamSpec
 from tests.runtime.models import TEXT, entries_of, run_out, small_engine, sound, speak
 
+DEMO = Path(__file__).resolve().parents[2] / "voices" / "demo"
 GREEDY = StreamSpec(temp=0, text_temp=0)
 DRAWN = StreamSpec(temp=0.7, text_temp=0.7, seed=11)
 
@@ -54,7 +59,6 @@ def test_text_word_by_word_gives_the_same_sound_as_whole(tmp_path: Path) -> None
 
 
 def test_neighbours_joining_and_leaving_change_nothing_in_a_lane(tmp_path: Path) -> None:
-    """Codes, not bits: a matrix product over more rows may round differently in its last place."""
     engine = small_engine(tmp_path, lanes=4)
     other = StreamSpec(temp=0.9, text_temp=0.9, seed=5, voices=("voice1",))
     top = engine.open(other), engine.open(other), engine.open(other)
@@ -114,16 +118,50 @@ def test_scattered_lanes_step_as_neighbours_do_and_leave_those_between_alone(tmp
             together[lane] = heard[lane]
 
 
+@pytest.mark.parametrize("size", ["small", "small-prompted"])
 @pytest.mark.parametrize("spec", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-def test_any_lane_and_batch_size_give_the_same_codes(tmp_path: Path, spec: StreamSpec) -> None:
-    """Codes, not bits: a matrix product over more rows may round differently in its last place."""
-    expected = sound(speak(small_engine(tmp_path, lanes=1), spec))
-    engine = small_engine(tmp_path, lanes=5)
+def test_any_lane_and_batch_size_give_the_same_codes(tmp_path: Path, spec: StreamSpec, size: str) -> None:
+    expected = sound(speak(small_engine(tmp_path, size=size, lanes=1), spec))
+    engine = small_engine(tmp_path, size=size, lanes=5)
     for busy in range(1, 5):
         lanes = [engine.open(replace(DRAWN, seed=n)) for n in range(busy)]
         assert np.array_equal(sound(speak(engine, spec)), expected)
         for lane in lanes:
             engine.close(lane)
+
+
+def said_in_company(engine: SpeechEngine, neighbours: int, seed: int) -> np.ndarray:
+    """The bits of one stream's sound while others speak beside it, some of them leaving before it ends."""
+    draws = random.Random(seed)
+    before = draws.randint(0, neighbours)
+    lanes = [engine.open(replace(DRAWN, seed=n)) for n in range(before)]
+    mine = engine.open(DRAWN)
+    lanes += [engine.open(replace(DRAWN, seed=n)) for n in range(before, neighbours)]
+    for lane in (*lanes, mine):
+        engine.feed(lane, entries_of(engine, TEXT if lane == mine else TEXT[lane:]))
+        engine.end(lane)
+    frames: list[FrameOut] = []
+    while engine.state(mine) is not LaneState.ENDED:
+        if lanes and draws.random() < 0.05:
+            engine.close(lanes.pop(draws.randrange(len(lanes))))
+        moving = [lane for lane in lanes if engine.state(lane) in (LaneState.LEAD, LaneState.FULL)]
+        order = draws.sample([mine, *moving], len(moving) + 1)
+        lead = all(engine.state(lane) is LaneState.LEAD for lane in order)
+        frames += [frame for frame in engine.step(order, lead=lead) if frame.lane == mine]
+    for lane in (*lanes, mine):
+        engine.close(lane)
+    return sound(frames)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("voice", ["small", "demo"])
+def test_a_lane_has_the_same_bits_in_any_company(small_checkpoint: Path, voice: str, dtype: str) -> None:
+    """Real codecs and the shipped voice: any batch size, any order of joining and leaving, every kind of numbers."""
+    directory = small_checkpoint if voice == "small" else DEMO
+    engine = checkpoint.start(ModelSettings(model=directory, dtype=dtype, lanes=9, check_values=False))
+    alone = said_in_company(engine, 0, 0)
+    for seed, neighbours in enumerate((1, 2, 3, 4, 8)):
+        assert np.array_equal(alone, said_in_company(engine, neighbours, seed)), f"seed {seed}: {neighbours} neighbours"
 
 
 def test_the_noise_of_a_step_depends_on_seed_and_step_alone(tmp_path: Path) -> None:

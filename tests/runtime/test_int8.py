@@ -9,7 +9,7 @@ import torch
 
 from runtime import checkpoint
 from runtime.errors import SpecInvalid
-from runtime.model.layers import Int8Matrix, linear, project_add
+from runtime.model.matrices import Int8Matrix, linear, project_add
 
 
 def test_a_product_in_8_bits_is_within_2_percent_of_the_exact_one() -> None:

@@ -18,6 +18,7 @@ from runtime import model_config as configs
 from runtime.errors import CheckpointInvalid, NameUnknown
 from runtime.make_checkpoint import raw_config
 from runtime.model import layout
+from runtime.model.matrices import RowMatrix
 
 
 def test_the_published_shapes_add_up_to_the_published_file() -> None:
@@ -135,11 +136,17 @@ def test_unknown_types_of_codec_are_listed(small_checkpoint: Path, tmp_path: Pat
 
 
 def test_weights_are_used_where_they_lie(small_checkpoint: Path) -> None:
-    """Memory-mapped matrices that need no other type are not copied: a second reading has the same numbers."""
-    model = checkpoint.load(small_checkpoint).model
-    assert model.temporal.layers[0].w_qkv.dtype is torch.float32
-    again = weights.read(small_checkpoint / "model.safetensors")["transformer.layers.0.self_attn.in_proj_weight"]
-    assert torch.equal(model.temporal.layers[0].w_qkv, again)
+    """Matrices that need no other type or form are the mapped file's own pages."""
+    tensors = weights.read(small_checkpoint / "model.safetensors")
+    mapped = tensors["transformer.layers.0.self_attn.in_proj_weight"]
+    config = configs.read(small_checkpoint)
+    for is_steady in (False, True):
+        model = layout.assemble(
+            config, tensors, dtype=torch.float32, device=torch.device("cpu"), is_steady=is_steady
+        )
+        held = model.temporal.layers[0].w_qkv
+        held = held.turned if isinstance(held, RowMatrix) else held
+        assert isinstance(held, torch.Tensor) and held.data_ptr() == mapped.data_ptr()
 
 
 def test_a_file_that_is_not_in_memory_is_read_ahead_and_gives_the_same_tensors(tmp_path: Path) -> None:

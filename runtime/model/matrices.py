@@ -1,0 +1,148 @@
+"""Matrices as a step multiplies by them, in the form that is quickest where it runs.
+
+A library chooses its kernel by the number of rows, and its kernels sum in different orders: the last bits of one lane's
+sound would tell how many others are being served. The forms for a processor made here give a row the same bits
+whatever rows stand beside it, and however many. A plain tensor promises no such thing: it is for compiled and captured
+steps, and for devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Below this many weights a call into oneDNN (13 us) costs more than the product; measured on AVX-512.
+PACKED_MIN = 128 * 1024
+# MKL multiplies 1, 2 and 3 rows by other kernels than 4 and more, oneDNN a single one by another for the widest.
+ROWS_MIN, PACKED_ROWS_MIN = 4, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Matrix:
+    """A matrix in 8 bits a weight and one scale a row; the activations stay bfloat16.
+
+    A step is bound by how fast its weights can be read, so half the bytes are most of half the time. Rounding changes
+    a product by about 1 % of its largest component.
+    """
+
+    values: Tensor  # [out, in] int8
+    scale: Tensor  # [out] bfloat16
+
+    @staticmethod
+    def of(weight: Tensor) -> Int8Matrix:
+        scale = (weight.abs().amax(dim=1).float() / 127.0).clamp(min=1e-12)
+        values = (weight.float() / scale.unsqueeze(1)).round_().to(torch.int8)
+        return Int8Matrix(values, scale.to(torch.bfloat16))
+
+    def times(self, x: Tensor) -> Tensor:
+        return torch._weight_int8pack_mm(x, self.values, self.scale)
+
+    def add_times(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + self.times(y)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """A matrix in oneDNN's own order of memory: two to three times as quick as rows in a row, for wide matrices."""
+
+    values: Tensor  # opaque
+    bias: Tensor | None
+
+    @staticmethod
+    def of(weight: Tensor, bias: Tensor | None = None) -> PackedMatrix:
+        # The second argument is a hint of how many rows to expect; 1 would choose a form for 1 alone.
+        return PackedMatrix(_onednn()._reorder_linear_weight(weight.contiguous(), 16), bias)
+
+    def times(self, x: Tensor) -> Tensor:
+        if x.shape[0] < PACKED_ROWS_MIN:
+            return self._times(padded(x, PACKED_ROWS_MIN))[: x.shape[0]]
+        return self._times(x)
+
+    def add_times(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + self.times(y)
+
+    def _times(self, x: Tensor) -> Tensor:
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.values, self.bias, "none", [], "")
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class RowMatrix:
+    """A matrix where it lies, multiplied by four rows at least: by fewer, each number of rows has its own rounding."""
+
+    turned: Tensor  # [in, out], a view of the weight
+    bias: Tensor | None
+
+    def times(self, x: Tensor) -> Tensor:
+        if x.shape[0] < ROWS_MIN:
+            return self._times(padded(x, ROWS_MIN))[: x.shape[0]]
+        return self._times(x)
+
+    def add_times(self, x: Tensor, y: Tensor) -> Tensor:
+        rows = x.shape[0]
+        if rows < ROWS_MIN:
+            return torch.addmm(padded(x, ROWS_MIN), padded(y, ROWS_MIN), self.turned)[:rows]
+        return torch.addmm(x, y, self.turned)
+
+    def _times(self, x: Tensor) -> Tensor:
+        return torch.mm(x, self.turned) if self.bias is None else torch.addmm(self.bias, x, self.turned)
+
+
+Matrix = Tensor | Int8Matrix | PackedMatrix | RowMatrix
+
+
+def padded(x: Tensor, rows: int) -> Tensor:
+    """x [R, ...] itself, or over and over until there are at least `rows` rows."""
+    if x.shape[0] >= rows:
+        return x
+    if x.shape[0] == 1:
+        return x.expand(rows, *x.shape[1:])
+    return torch.cat([x] * -(-rows // x.shape[0]))
+
+
+def rows_wanted(matrices: Iterable[Matrix]) -> int:
+    """How many rows a stack of products should be given: with fewer, each product has to add them by itself."""
+    wanted = {RowMatrix: ROWS_MIN, PackedMatrix: PACKED_ROWS_MIN}
+    return max(wanted.get(type(matrix), 1) for matrix in matrices)
+
+
+def steady(weight: Tensor, bias: Tensor | None = None) -> Matrix:
+    """The quickest form on a processor whose rows keep their bits in any company. weight: [out, in]."""
+    if weight.device.type != "cpu":
+        raise ValueError("steady forms are for processors")
+    wide = weight.numel() >= PACKED_MIN or weight.dtype != torch.float32
+    if wide and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return PackedMatrix.of(weight, bias)
+    return RowMatrix(weight.t(), bias)
+
+
+def linear(x: Tensor, weight: Matrix) -> Tensor:
+    """x @ weight.T. x: [R, in]."""
+    return F.linear(x, weight) if isinstance(weight, Tensor) else weight.times(x)
+
+
+def project_add(x: Tensor, y: Tensor, weight: Matrix) -> Tensor:
+    """x + y @ weight.T: a projection back onto the residual stream."""
+    return torch.addmm(x, y, weight.t()) if isinstance(weight, Tensor) else weight.add_times(x, y)
+
+
+class Product:
+    """x @ weight.T + bias for x [..., in]: a layer's matrix with its bias, steady or plain."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, is_steady: bool) -> None:
+        self._form = steady(weight, bias) if is_steady else weight
+        self._bias = None if is_steady else bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if isinstance(self._form, Tensor):
+            return F.linear(x, self._form, self._bias)
+        return self._form.times(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+
+
+def _onednn() -> Any:
+    return torch.ops.mkldnn
