@@ -14,10 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-CUTTING = "tensors-8m-v1"  # Part of what a mirror remembers: another way to cut is another result.
+from bdn.manifest import CHUNK_BYTES_MAX
+
 CHUNK_BYTES = 8 << 20
 PACK_FILE_BYTES_MAX = 1 << 20
-PACK_BYTES = 8 << 20
+_STEP = 4096  # Parts of a tensor are whole pages, which file systems can share between two files.
 HEADER_BYTES_MAX = 100 << 20  # What the safetensors library itself accepts.
 
 
@@ -29,6 +30,16 @@ class Small:
     size: int
 
 
+def cutting(chunk_bytes: int = CHUNK_BYTES) -> str:
+    """Names a way to cut. Part of what a mirror remembers: another way is another result."""
+    return "tensors-8m-v1" if chunk_bytes == CHUNK_BYTES else f"tensors-{chunk_bytes}-v1"
+
+
+def longest_chunk(chunk_bytes: int = CHUNK_BYTES) -> int:
+    """No cut of ours is longer."""
+    return min(chunk_bytes + chunk_bytes // 2 + _STEP, CHUNK_BYTES_MAX)
+
+
 def fixed_cuts(size: int, chunk_bytes: int = CHUNK_BYTES) -> tuple[int, ...]:
     """Chunk sizes of a file with no structure that we know."""
     whole, rest = divmod(size, chunk_bytes)
@@ -38,7 +49,7 @@ def fixed_cuts(size: int, chunk_bytes: int = CHUNK_BYTES) -> tuple[int, ...]:
 def tensor_cuts(size: int, boundaries: Sequence[int], chunk_bytes: int = CHUNK_BYTES) -> tuple[int, ...]:
     """Chunk sizes that add up to `size`, cut at `boundaries` (ascending, within the file; 0 and `size` may be absent).
 
-    No chunk is longer than 1.5 times `chunk_bytes`.
+    No chunk is longer than `longest_chunk`.
     """
     edges = sorted({0, size, *(b for b in boundaries if 0 < b < size)})
     sizes: list[int] = []
@@ -62,9 +73,9 @@ def tensor_cuts(size: int, boundaries: Sequence[int], chunk_bytes: int = CHUNK_B
 
 def _equal(span: int, chunk_bytes: int) -> list[int]:
     """Equal parts rather than a short last one: a request costs the same for either, and owners stay balanced."""
-    parts = max(1, round(span / chunk_bytes))
+    parts = max(1, round(span / chunk_bytes), -(-span // CHUNK_BYTES_MAX))
     step = -(-span // parts)
-    step += -step % 4096
+    step += -step % _STEP
     sizes = [step] * (span // step)
     return sizes + ([span % step] if span % step else [])
 
@@ -91,7 +102,7 @@ def safetensors_boundaries(header: bytes, size: int) -> tuple[int, ...]:
     return tuple(sorted(b for b in found if 0 < b < size))
 
 
-def packs(files: Iterable[Small], pack_bytes: int = PACK_BYTES) -> tuple[tuple[Small, ...], ...]:
+def packs(files: Iterable[Small], pack_bytes: int = CHUNK_BYTES) -> tuple[tuple[Small, ...], ...]:
     """Small files, by path, in groups of at most `pack_bytes`. Empty files belong to none."""
     groups: list[tuple[Small, ...]] = []
     group: list[Small] = []

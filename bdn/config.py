@@ -227,6 +227,10 @@ class MirrorSettings:
     mirror_window_bytes: int = setting(
         192 << 20, "most bytes between source and origin; disk is not used", unit="bytes", low=32 << 20, high=64 << 30
     )
+    mirror_chunk_bytes: int = setting(
+        8 << 20, "about how long a chunk is; a model cut otherwise shares no chunk with what is at the origin",
+        unit="bytes", low=1 << 20, high=64 << 20,
+    )  # fmt: skip
     source_endpoint: str = setting("", "the S3 server behind an s3:// source; empty means AWS", unit="URL")
     source_region: str = setting("", "region of an s3:// source; empty means what the AWS configuration says")
     hf_endpoint: str = setting(

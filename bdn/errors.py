@@ -60,8 +60,8 @@ class ChunkMissing(Missing):
 class ChunkCorrupt(Corrupt):
     def __init__(self, digest: Digest, *, source: str, got: Digest) -> None:
         self.digest, self.source, self.got = digest, source, got
-        # A person sees it only once every source has failed. In a bucket a mirror skips what is there by name.
-        at_origin = "`bdn mirror` the model again rewrites it in a directory; in a bucket delete that chunk first"
+        # A person sees it only once every source has failed.
+        at_origin = "`bdn mirror --verify` the model again stores it again"
         super().__init__(
             f"{source} sent chunk {digest.short} with digest {got.short}",
             where=source,

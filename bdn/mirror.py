@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from bdn.chunking import CUTTING, PACK_FILE_BYTES_MAX, Small, packs
+from bdn.chunking import CHUNK_BYTES, PACK_FILE_BYTES_MAX, Small, cutting, packs
 from bdn.digest import Digest
+from bdn.documents import read_manifest_with
 from bdn.errors import BdnError, Corrupt, Missing
 from bdn.manifest import DOCUMENT_BYTES_MAX, Chunk, Extent, File, Manifest, Symlink, canonical, check_paths
 from bdn.mirror_file import FileCutter, Taken, Window, read_all
@@ -68,6 +70,15 @@ class MirrorPlan:
     """Further facts to record, such as that a check was overridden."""
     uploads: int = UPLOADS
     window_bytes: int = WINDOW_BYTES
+    chunk_bytes: int = CHUNK_BYTES
+    verify: bool = False
+    """Read every chunk that the origin has back and store the damaged ones again; otherwise a bucket's are believed
+    by their length."""
+
+    @property
+    def packed_below_bytes(self) -> int:
+        """Smaller files share a chunk with others."""
+        return min(PACK_FILE_BYTES_MAX, self.chunk_bytes)
 
 
 async def mirror(
@@ -86,6 +97,8 @@ async def mirror(
     expect = await _current(writer, plan)
     what = _what(listing, files, plan)
     known = await _remembered(writer, what) if what is not None else None
+    if known is not None and plan.verify and not await _intact(writer, known, plan.uploads):
+        known = None
     run = _Run(upstream, writer, plan, progress)
     if known is None:
         manifest = await run.manifest(listing, files)
@@ -121,7 +134,7 @@ def _what(listing: Listing, files: Sequence[UpstreamFile], plan: MirrorPlan) -> 
         return None
     facts = [[f.path, f.size, f.mode, f.link_target or "", [list(c) for c in f.checksums]] for f in files]
     provenance = [list(fact) for fact in plan.provenance]
-    return Digest.of(canonical([CUTTING, listing.source, listing.revision, provenance, facts]))
+    return Digest.of(canonical([cutting(plan.chunk_bytes), listing.source, listing.revision, provenance, facts]))
 
 
 async def _remembered(writer: OriginWriter, what: Digest) -> Digest | None:
@@ -138,6 +151,20 @@ async def _remembered(writer: OriginWriter, what: Digest) -> Digest | None:
     return known
 
 
+async def _intact(writer: OriginWriter, known: Digest, at_once: int) -> bool:
+    """Whether the origin still has every byte of a model that it remembers."""
+    try:
+        read = partial(writer.read_document, bytes_max=DOCUMENT_BYTES_MAX)
+        chunks = (await read_manifest_with(read, known)).chunks
+    except (Corrupt, Missing):
+        return False
+    for at in range(0, len(chunks), at_once):
+        some = chunks[at : at + at_once]
+        if len(await writer.held(some, reread=True)) < len(some):
+            return False
+    return True
+
+
 @dataclass
 class _Run:
     """One mirror under way: the window, the uploads, the counts."""
@@ -149,7 +176,7 @@ class _Run:
     count: MirrorProgress = field(default_factory=MirrorProgress)
 
     def __post_init__(self) -> None:
-        self._window = Window(self.plan.window_bytes)
+        self._window = Window(self.plan.window_bytes, self.plan.chunk_bytes)
         self._uploads = asyncio.Semaphore(self.plan.uploads)
         self._questions = asyncio.Semaphore(2 * self.plan.uploads)  # Beside the uploads: a slot must not wait for one.
         self._stored: dict[Digest, asyncio.Task[None]] = {}
@@ -160,14 +187,14 @@ class _Run:
         self.count.files_total = len(regular)
         self.count.bytes_total = sum(f.size for f in regular)
         self.progress(self.count)
-        small = {f.path: f for f in regular if 0 < f.size < PACK_FILE_BYTES_MAX}
-        large = [f for f in regular if f.size >= PACK_FILE_BYTES_MAX]
+        small = {f.path: f for f in regular if 0 < f.size < self.plan.packed_below_bytes}
+        large = [f for f in regular if f.size >= self.plan.packed_below_bytes]
         gate, pack_gate = asyncio.Semaphore(FILES_AT_ONCE), asyncio.Semaphore(PACKS_AT_ONCE)
         taken: list[File] = [File(f.path, 0, f.mode, Digest.of(b""), ()) for f in regular if not f.size]
         try:
             async with asyncio.TaskGroup() as group:
                 jobs = [group.create_task(self._large(f, gate)) for f in large]
-                groups = packs(Small(f.path, f.size) for f in small.values())
+                groups = packs((Small(f.path, f.size) for f in small.values()), self.plan.chunk_bytes)
                 packed = [group.create_task(self._pack([small[s.path] for s in g], pack_gate)) for g in groups]
             taken += [job.result() for job in jobs]
             taken += [file for job in packed for file in job.result()]
@@ -185,7 +212,7 @@ class _Run:
 
     async def _large(self, file: UpstreamFile, gate: asyncio.Semaphore) -> File:
         async with gate:
-            cutter = FileCutter(file, self._window, self._store, self._read)
+            cutter = FileCutter(file, self._window, self._store, self._read, self.plan.chunk_bytes)
             taken: Taken = await cutter.take(self.upstream)
         self.count.files_done += 1
         self.progress(self.count)
@@ -246,7 +273,7 @@ class _Run:
     async def _upload(self, chunk: Chunk, body: bytearray) -> None:
         try:
             async with self._questions:
-                held = await self.writer.held([chunk])
+                held = await self.writer.held([chunk], reread=self.plan.verify)
             if held:
                 self.count.chunks_reused += 1
             else:

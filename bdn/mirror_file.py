@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bdn.chunking import (
-    CHUNK_BYTES,
     fixed_cuts,
+    longest_chunk,
     safetensors_boundaries,
     safetensors_header_bytes,
     tensor_cuts,
@@ -26,7 +26,6 @@ from bdn.errors import Corrupt, Down
 from bdn.manifest import Chunk
 from bdn.ports import Upstream, UpstreamFile
 
-BUFFER_BYTES = CHUNK_BYTES + CHUNK_BYTES // 2 + 4096  # The longest chunk that a plan cuts.
 ATTEMPTS = 5
 BACKOFF_S = 0.5
 CHECKED = {"sha256": hashlib.sha256, "sha1": hashlib.sha1, "md5": hashlib.md5}
@@ -37,14 +36,15 @@ Store = Callable[[Chunk, bytearray], Awaitable[None]]
 class Window:
     """At most so many bytes between upstream and origin. Buffers of one size, kept for the next taker."""
 
-    def __init__(self, bytes_max: int) -> None:
-        self._free_slots = max(2, bytes_max // BUFFER_BYTES)
+    def __init__(self, bytes_max: int, chunk_bytes: int) -> None:
+        self._buffer_bytes = longest_chunk(chunk_bytes)
+        self._free_slots = max(2, bytes_max // self._buffer_bytes)
         self._spare: list[bytearray] = []
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._failed: BaseException | None = None
 
     async def take(self, size: int) -> bytearray:
-        assert size <= BUFFER_BYTES
+        assert size <= self._buffer_bytes
         while self._free_slots == 0 and self._failed is None:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -58,7 +58,7 @@ class Window:
         if self._failed is not None:
             raise self._failed
         self._free_slots -= 1
-        return self._spare.pop() if self._spare else bytearray(BUFFER_BYTES)
+        return self._spare.pop() if self._spare else bytearray(self._buffer_bytes)
 
     def give_back(self, buffer: bytearray) -> None:
         self._free_slots += 1
@@ -120,8 +120,11 @@ class Checks:
 class FileCutter:
     """Takes one large file from the upstream, chunk by chunk."""
 
-    def __init__(self, file: UpstreamFile, window: Window, store: Store, count: Callable[[int], None]) -> None:
+    def __init__(
+        self, file: UpstreamFile, window: Window, store: Store, count: Callable[[int], None], chunk_bytes: int
+    ) -> None:
         self._file, self._window, self._store, self._count = file, window, store, count
+        self._chunk_bytes = chunk_bytes
         self._checks = Checks(file)
         self._chunks: list[Chunk] = []
         self._hashing: asyncio.Task[None] | None = None
@@ -138,7 +141,7 @@ class FileCutter:
                 self._count(len(view))
                 if not sizes:
                     head += view
-                    plan = _plan(self._file, head)
+                    plan = _plan(self._file, head, self._chunk_bytes)
                     if plan is None:
                         continue
                     sizes.extend(plan)
@@ -187,18 +190,18 @@ class FileCutter:
         await self._store(chunk, buffer)
 
 
-def _plan(file: UpstreamFile, head: bytearray) -> Sequence[int] | None:
+def _plan(file: UpstreamFile, head: bytearray, chunk_bytes: int) -> Sequence[int] | None:
     """The chunk sizes, once enough of the file is here to know them; None while it is not."""
     if not file.path.endswith(".safetensors"):
-        return fixed_cuts(file.size)
+        return fixed_cuts(file.size, chunk_bytes)
     if len(head) < 8 and len(head) < file.size:
         return None
     length = safetensors_header_bytes(bytes(head[:8]))
-    if length is None or length > min(file.size, BUFFER_BYTES):
-        return fixed_cuts(file.size)
+    if length is None or length > min(file.size, longest_chunk(chunk_bytes)):
+        return fixed_cuts(file.size, chunk_bytes)
     if len(head) < length:
         return None
-    return tensor_cuts(file.size, safetensors_boundaries(bytes(head[:length]), file.size))
+    return tensor_cuts(file.size, safetensors_boundaries(bytes(head[:length]), file.size), chunk_bytes)
 
 
 async def pieces(upstream: Upstream, file: UpstreamFile) -> AsyncIterator[bytes | memoryview]:

@@ -21,6 +21,7 @@ EXAMPLES = """
 bdn mirror ./checkpoint --origin ./origin --name voice --tag prod
 bdn mirror hf://kyutai/tts-1.6b-en_fr --origin s3://weights/prod --allow '*.safetensors' --allow '*.json'
 bdn mirror -f manifests/models.yaml --origin s3://weights/prod
+bdn mirror hf://kyutai/tts-1.6b-en_fr --origin s3://weights/prod --verify      # repairs what was damaged there
 """
 GROUPS = (OriginSettings, MirrorSettings)
 
@@ -34,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", default=None, metavar="REV", help="branch, tag or commit of a hub repository")
     parser.add_argument("--allow", action="append", default=[], metavar="GLOB",
                         help="take only files that match; gitignore rules, may be repeated")  # fmt: skip
+    parser.add_argument("--verify", action="store_true",
+                        help="read what the origin has back and store damaged chunks again")  # fmt: skip
     parser.add_argument("--ignore", action="append", default=[], metavar="GLOB", help="leave out files that match")
 
 
@@ -76,7 +79,8 @@ async def _one(call: Call, spec: ModelSpec) -> MirrorResult:
         try:
             plan = MirrorPlan(
                 spec.name, spec.tag, spec.allow, spec.ignore, uploads=settings.mirror_uploads,
-                window_bytes=settings.mirror_window_bytes,
+                window_bytes=settings.mirror_window_bytes, chunk_bytes=settings.mirror_chunk_bytes,
+                verify=call.args.verify,
             )  # fmt: skip
             with call.console.bars() as bars:
                 bar = bars.add(f"{spec.name}:{spec.tag}")

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from bdn.chunking import (
     CHUNK_BYTES,
-    PACK_BYTES,
     Small,
     fixed_cuts,
+    longest_chunk,
     packs,
     safetensors_boundaries,
     safetensors_header_bytes,
     tensor_cuts,
 )
 from bdn.manifest import CHUNK_BYTES_MAX
-from bdn.mirror_file import BUFFER_BYTES
 
 
 @given(st.integers(0, 200 << 20))
@@ -35,13 +34,29 @@ def test_tensor_cuts_add_up_within_bounds(tensors: list[int]) -> None:
         at += size
         boundaries.append(at)
     cuts = tensor_cuts(at, boundaries)
-    assert sum(cuts) == at and all(0 < c <= min(BUFFER_BYTES, CHUNK_BYTES_MAX) for c in cuts)
+    assert sum(cuts) == at and all(0 < c <= min(longest_chunk(), CHUNK_BYTES_MAX) for c in cuts)
 
 
 @given(st.lists(st.integers(-5, 300 << 20), max_size=30), st.integers(0, 100 << 20))
 def test_any_boundaries_give_valid_cuts(boundaries: list[int], size: int) -> None:
     cuts = tensor_cuts(size, boundaries)
-    assert sum(cuts) == size and all(0 < c <= BUFFER_BYTES for c in cuts)
+    assert sum(cuts) == size and all(0 < c <= longest_chunk() for c in cuts)
+
+
+@given(
+    st.lists(st.integers(1, 300 << 20), max_size=20), st.integers(1, 64), st.integers(0, 200 << 20)
+)  # fmt: skip
+def test_whatever_length_is_asked_for_no_chunk_is_longer_than_a_reader_takes(
+    tensors: list[int], mib: int, size: int
+) -> None:
+    boundaries, at = [], 0
+    for tensor in tensors:
+        at += tensor
+        boundaries.append(at)
+    longest = longest_chunk(mib << 20)
+    assert longest <= CHUNK_BYTES_MAX
+    for cuts, total in ((tensor_cuts(at, boundaries, mib << 20), at), (fixed_cuts(size, mib << 20), size)):
+        assert sum(cuts) == total and all(0 < c <= longest for c in cuts)
 
 
 @given(st.integers(CHUNK_BYTES, 50 << 20), st.integers(0, 3 << 20), st.integers(0, 30 << 20))
@@ -72,4 +87,4 @@ def test_packs_hold_every_file_once_within_bounds_whatever_the_order(files: dict
     groups = packs(small)
     assert groups == packs(reversed(small))
     assert sorted(f.path for g in groups for f in g) == sorted(p for p, s in files.items() if s)
-    assert all(sum(f.size for f in g) <= PACK_BYTES for g in groups)
+    assert all(sum(f.size for f in g) <= CHUNK_BYTES for g in groups)

@@ -272,7 +272,7 @@ def test_a_corrupt_chunk_at_the_origin_is_exit_code_3_and_leaves_no_directory(
         if path.is_file():
             path.write_bytes(bytes(path.stat().st_size))
     code, line = fails(capsys, "pull", "a-model", "--to", str(tmp_path / "out"), "--origin", origin)
-    assert code == 3 and "with digest b3:" in line and "`bdn mirror` the model again" in line
+    assert code == 3 and "with digest b3:" in line and "`bdn mirror --verify` the model" in line
     assert not (tmp_path / "out").exists()
 
 

@@ -87,3 +87,24 @@ def test_a_wrong_bucket_and_wrong_keys_are_told_apart(
     code, line = fails(capsys, "mirror", f"s3://{BUCKET}/x", "--origin", str(tmp_path / "o"), "--source-endpoint",
                        "not a url")  # fmt: skip
     assert code == 1 and "not a url" in line
+
+
+def test_mirroring_with_verify_repairs_a_chunk_that_was_overwritten_in_the_bucket(
+    model: Path, tmp_path: Path, s3: S3Service, capsys: Capture
+) -> None:
+    place = s3.place()
+    at = ["--origin", place, "--endpoint", s3.endpoint, "--quiet"]
+    run(capsys, "mirror", str(model), *at)
+    client, prefix = s3.client(), place.removeprefix(f"s3://{BUCKET}/")
+    chunks = client.list_objects_v2(Bucket=BUCKET, Prefix=f"{prefix}/chunks/")["Contents"]
+    victim = chunks[0]
+    client.put_object(Bucket=BUCKET, Key=victim["Key"], Body=bytes(victim["Size"]))
+    _, out, _ = run(capsys, "mirror", str(model), *at, "--json")
+    assert json.loads(out)["bytes_uploaded"] == 0, "by length it looks whole"
+    code, line = fails(capsys, "pull", "a-model", "--to", str(tmp_path / "damaged"), *at)
+    assert code == 3, line
+    _, out, _ = run(capsys, "mirror", str(model), *at, "--json", "--verify")
+    assert json.loads(out)["bytes_uploaded"] == victim["Size"]
+    assert cli.main(["pull", "a-model", "--to", str(tmp_path / "out"), *at]) == 0
+    for path, body in FILES.items():
+        assert (tmp_path / "out" / path).read_bytes() == body

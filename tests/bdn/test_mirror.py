@@ -252,3 +252,40 @@ def test_unsafe_paths_are_refused_before_a_byte_is_read(tmp_path: Path) -> None:
         assert upstream.bytes_read == 0
 
     asyncio.run(work())
+
+
+def test_another_length_of_chunks_is_another_model_of_the_same_files(tmp_path: Path) -> None:
+    async def work() -> None:
+        upstream, writer = MemoryUpstream(example()), DirectoryWriter(tmp_path)
+        found = {}
+        for chunk_bytes in (1 << 20, 8 << 20, 64 << 20):
+            plan = MirrorPlan("test/model", window_bytes=64 << 20, chunk_bytes=chunk_bytes)
+            result = await mirror(upstream, writer, plan)
+            assert not result.remembered, "what was cut otherwise is not this"
+            found[chunk_bytes], files = await read_back(DirectoryOrigin(tmp_path), result.manifest)
+            assert files == example()
+            assert (await mirror(upstream, writer, plan)).remembered
+        counts = [len(m.chunks) for m in found.values()]
+        assert counts == sorted(counts, reverse=True) and len(set(counts)) == 3
+
+    asyncio.run(work())
+
+
+def test_verifying_finds_what_rotted_at_the_origin_and_stores_it_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        upstream, writer = MemoryUpstream(example()), DirectoryWriter(tmp_path)
+        verify = MirrorPlan("test/model", window_bytes=64 << 20, verify=True)
+        first = await mirror(upstream, writer, verify)
+        whole = await mirror(upstream, writer, verify)
+        assert whole.remembered and whole.bytes_read == 0, "all was well: the source need not be read"
+        victim = max((tmp_path / "chunks").rglob("*"), key=lambda p: p.stat().st_size if p.is_file() else 0)
+        body = bytearray(victim.read_bytes())
+        body[len(body) // 2] ^= 1
+        victim.write_bytes(body)
+        assert (await mirror(upstream, writer, PLAN)).remembered, "without being asked nobody looks"
+        repaired = await mirror(upstream, writer, verify)
+        assert repaired.manifest == first.manifest and repaired.bytes_uploaded == len(body)
+        _, files = await read_back(DirectoryOrigin(tmp_path), first.manifest)
+        assert files == example()
+
+    asyncio.run(work())
