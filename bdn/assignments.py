@@ -21,16 +21,28 @@ class Table:
     holders: Holders
     assigned: dict[int, str] = field(default_factory=dict)
     granted_at: dict[int, float] = field(default_factory=dict)
-    checked: dict[str, float] = field(default_factory=dict)
+    checks: dict[str, tuple[float, asyncio.Future[None]]] = field(default_factory=dict)
+    """When a node that somebody complained of was last looked at, and the look itself."""
+    asked: dict[str, float] = field(default_factory=dict)
+    """When each was asked last."""
     known: set[str] = field(default_factory=set)
     """Whose reports are in it."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def drop(self, name: str) -> None:
-        """A node is gone: what it alone had or was reading is to be read again."""
+        """A node is gone. What it had or was reading, others may have got from it since they last spoke: everyone is
+        to be heard again before any of it is read again."""
+        had = name in self.holders.reports or name in self.assigned.values()
         self.holders.forget(name)
         self.known.discard(name)
-        self.assigned = {i: n for i, n in self.assigned.items() if n != name}
+        if had:
+            self.known.clear()
+            self.assigned = {i: n for i, n in self.assigned.items() if n != name}
+
+    @property
+    def named(self) -> list[str]:
+        """Everyone who holds or reads something, by name."""
+        return sorted({*self.assigned.values(), *self.holders.reports})
 
     def of(self, name: str) -> list[int]:
         return [i for i, n in self.assigned.items() if n == name]

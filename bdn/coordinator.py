@@ -36,9 +36,12 @@ from bdn.standing import Standing
 
 COLLECT_AT_ONCE = 64  # Questions in flight while a new coordinator learns what there is.
 CHECKED_S = 1.0  # A node that several complain about is asked once a second at most.
+AGAIN_S = 0.25  # Far more than an answer takes, for one that did not answer before.
 FORWARDS_MAX = 2
 ROUNDING_S = 1e-6
 TRIED_MAX = 3  # Successors tried before a node falls back on the rule.
+SEEN_MAX = 1 << 14  # Names of members past and present; who is older than that counts as one not heard of yet.
+STRANGERS_MAX = 1 << 10
 
 
 @dataclass
@@ -93,7 +96,7 @@ class Coordinator:
         """Coordinators of a higher score that made themselves known; this node may not see them as members yet."""
         self.strangers: dict[str, Node] = {}
         """Who was named to this node and is not a member in its view yet."""
-        self._seen: set[str] = set()
+        self._seen: dict[str, None] = {}
         self._seen_epoch = -1
 
     @property
@@ -106,17 +109,33 @@ class Coordinator:
     def leave(self, manifest: Digest) -> None:
         self._parts.pop(manifest, None)
 
+    def forget_strangers(self) -> None:
+        """Those that are members by now, and the oldest of too many."""
+        for name in [n for n in self.strangers if self._roster.get(n) is not None]:
+            del self.strangers[name]
+        for name in list(islice(self.strangers, max(0, len(self.strangers) - STRANGERS_MAX))):
+            del self.strangers[name]
+
     def close(self) -> None:
         for task in self._tables.values():
+            if task.done() and not task.cancelled() and task.exception() is None:
+                for _, look in task.result().checks.values():
+                    look.cancel()
             task.cancel()
 
     # -- the claiming side --
 
-    async def rule(self, part: Part, i: int, failed: Sequence[str], doubted: Sequence[str] = ()) -> Ruling | None:
-        """May this node read chunk i from the origin? None: no coordinator could be reached."""
+    async def rule(
+        self, part: Part, i: int, failed: Sequence[str], doubted: Sequence[str] = (), *, anew: bool = False
+    ) -> Ruling | None:
+        """May this node read chunk i from the origin? None: no coordinator could be reached.
+
+        anew: ask even if it was told so before; meanwhile a holder may have come.
+        """
         async with part.lock:
-            if i in part.granted:
+            if i in part.granted and not anew:
                 return Ruling(read=True)
+            part.granted.discard(i)
             named = tuple(n for n in part.ask.pop(i, ()) if n not in failed and n not in doubted)
             if named:
                 return Ruling(read=False, ask=named)
@@ -228,6 +247,7 @@ class Coordinator:
         """The answer to another node's message. Raises Missing for an unknown topic, Invalid for a broken one."""
         if topic == "claim":
             claim = parse_claim(body)
+            self._heard(claim.sender)
             verdict = await self._ask_coordinator(replace(claim, hops=claim.hops + 1))
             if verdict is None:
                 raise Missing(f"{self._me} reaches no coordinator", where=self._me)
@@ -258,9 +278,11 @@ class Coordinator:
         if task is None:
             task = self._tables[claim.manifest] = asyncio.ensure_future(self._collect(claim.manifest, claim.size))
         table = await asyncio.shield(task)
-        async with table.lock:
-            await self._ask_all(table, claim.manifest, claim.sender)
         await self._check(table, claim)
+        async with table.lock:
+            for name in [n for n in table.named if n != claim.sender and not self._present(n)]:
+                table.drop(name)
+            await self._ask_all(table, claim.manifest, claim.sender)
         if self._superseded(claim.manifest, task):
             return await self._ask_coordinator(claim)
         # From here to the verdict nothing is awaited: no other coordinator can hear of this node in between.
@@ -273,12 +295,21 @@ class Coordinator:
         nodes = {n: found for n in sorted(named) if (found := self._roster.get(n) or self.strangers.get(n)) is not None}
         return Verdict(verdict.read, verdict.ask, holders, nodes)
 
+    def _heard(self, name: str) -> None:
+        """Who speaks is up, even where the news that it left is newer here than the news that it came back."""
+        self._standing.answered(name)
+        if self._roster.get(name) is None:
+            self._seen.pop(name, None)
+
     def _present(self, name: str) -> bool:
         """Down is gone, and so is who was a member and is not any more; who never was may be one not heard of yet."""
         roster = self._roster
         if roster.epoch != self._seen_epoch:
             self._seen_epoch = roster.epoch
-            self._seen.update(n.name for n in roster.nodes)
+            for node in roster.nodes:
+                self._seen[node.name] = self._seen.pop(node.name, None)  # The newest last.
+            for name in list(islice(self._seen, max(0, len(self._seen) - SEEN_MAX))):
+                del self._seen[name]
         gone = name in self._seen and roster.get(name) is None
         return not gone and not self._standing.down(name, self._clock.now())
 
@@ -300,7 +331,13 @@ class Coordinator:
 
     async def _ask_all(self, table: Table, manifest: Digest, but: str) -> None:
         """Hear every member that the table does not know yet: a new one may have read something already."""
-        unknown = [n for n in self._roster.nodes if n.name not in (self._me, but) and n.name not in table.known]
+        now = self._clock.now()
+        unknown = [
+            n for n in self._roster.nodes
+            if n.name not in (self._me, but) and n.name not in table.known
+            and not (self._standing.down(n.name, now) and table.asked.get(n.name, -CHECKED_S) > now - CHECKED_S)
+        ]  # fmt: skip
+        table.asked.update((n.name, now) for n in unknown)
         if not unknown:
             return
         table.known.update(n.name for n in unknown)
@@ -314,10 +351,12 @@ class Coordinator:
 
     async def _ask_one(self, table: Table, manifest: Digest, node: Node) -> None:
         me = self._roster.get(self._me) or Node(self._me)
+        # All claims wait for this answer: one who was silent before gets a moment only to say that it is back.
+        stall_s = min(self._limits.stall_s, AGAIN_S) if self._standing.failing(node.name) else self._limits.stall_s
         question = encode_collect(manifest, table.size, me)
         before = table.known_to(node.name, self._clock.now())
         try:
-            body = await self._peers.tell(node, "collect", question, stall_s=self._limits.stall_s)
+            body = await self._peers.tell(node, "collect", question, stall_s=stall_s)
             collected = parse_collected(body, table.size)
         except (Down, Missing, Invalid) as why:
             self._standing.failed(node.name, manifest, why, self._clock.now())
@@ -330,14 +369,22 @@ class Coordinator:
         table.learn(node.name, collected.report, before)
 
     async def _check(self, table: Table, claim: Claim) -> None:
-        """Look at those the sender complains of before deciding: is it the node that is gone, or the way to it?"""
-        now = self._clock.now()
+        """Look at those the sender complains of before deciding: is it the node that is gone, or the way to it?
+
+        Several who complain of one node share one look.
+        """
+        now, looks = self._clock.now(), []
+        table.checks = {n: c for n, c in table.checks.items() if c[0] > now - CHECKED_S or not c[1].done()}
         for name in (*claim.failed, *claim.doubted):
-            node = self._roster.get(name)
-            if name == self._me or table.checked.get(name, -CHECKED_S) > now - CHECKED_S:
-                continue
-            table.checked[name] = now
-            if node is None:
-                table.drop(name)
-            else:
-                await self._ask_one(table, claim.manifest, node)
+            if name not in table.checks:
+                table.checks[name] = now, asyncio.ensure_future(self._look_at(table, claim.manifest, name))
+            looks.append(table.checks[name][1])
+        if looks:
+            await asyncio.wait(looks)
+
+    async def _look_at(self, table: Table, manifest: Digest, name: str) -> None:
+        node = self._roster.get(name)
+        if node is None:
+            table.drop(name)
+        elif name != self._me:
+            await self._ask_one(table, manifest, node)

@@ -6,12 +6,15 @@ It holds state only; `resolver` moves it.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from bdn.coordinator import Part
 from bdn.digest import Digest
-from bdn.holders import Bits, Holders
+from bdn.errors import ChunkCorrupt
+from bdn.holders import Bits, Burdens, Holders
+from bdn.ledger import Ledger
 from bdn.manifest import Chunk, Manifest
 from bdn.policy import OriginUse
 from bdn.ports import Sink, Tier
@@ -34,6 +37,18 @@ class Swarm:
     model: Manifest
     part: Part
     use: OriginUse = OriginUse.PREFER
+    burdens: Burdens = field(default_factory=Burdens)
+    """Who owned how many of its chunks when this node began to pull it."""
+
+    def plan(self, roster: Roster) -> None:
+        """A pull begins: count who owns how much in the present view, for even shares of reads and uploads."""
+        owned = Counter({n.name: 0 for n in roster.nodes if n.ready})
+        owned.update(o.name for c in self.model.chunks if (o := roster.owner(c.digest)) is not None)
+        self.burdens = Burdens(owned, len(self.model.chunks))
+
+    def reads_share(self, me: str, there: int) -> float:
+        """A node's part in the reads of the origin: what it owns, or more where few (`there`) take part."""
+        return max(1 / max(1, there), self.burdens.share(me))
 
     @property
     def manifest(self) -> Digest:
@@ -75,11 +90,29 @@ class Flight:
             self.recalled = True
             self.task.cancel()
 
+    def waste(self, ledger: Ledger, sink: Sink) -> None:
+        """Book what the source sent so far as of no use."""
+        if sink.received:
+            ledger.wasted(self.tier, sink.received)
+            self.wasted.append((self.tier, sink.received))
+
+    def disappoint(self) -> None:
+        """The source failed, or there is none after all: who counted on it looks again."""
+        self.unsettled.set()
+        self.unsettled = asyncio.Event()
+
     @property
     def settled(self) -> bool:
         """Bytes are coming from someone who waits for nobody, so it is safe for anyone to wait for this."""
         granted = self.number in self.swarm.part.granted
         return granted or self.reading_origin or (self.sink is not None and self.sink.received > 0)
+
+
+def check(chunk: Chunk, sink: Sink, source: str) -> None:
+    """Raises ChunkCorrupt unless the sink holds the chunk's bytes."""
+    got = sink.digest()
+    if got != chunk.digest:
+        raise ChunkCorrupt(chunk.digest, source=source, got=got)
 
 
 def part_of(

@@ -5,9 +5,12 @@ What a bitmap says was true when its node last spoke; a node that lacks the chun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+_MASK = (1 << 64) - 1
+RELIEF_DRAWN = 2
 HOLDERS_SENT = 64  # In one message: far more than a node can pull from at once, 4 KB for a 4 GB model.
 
 
@@ -57,6 +60,26 @@ class Report:
     load: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Burdens:
+    """How much of a model each member owns, so that an owner of much is not asked for all of it."""
+
+    owned: Mapping[str, int] = field(default_factory=dict)
+    chunks: int = 0
+
+    @property
+    def names(self) -> Sequence[str]:
+        return tuple(self.owned)
+
+    def share(self, name: str) -> float:
+        """The part of the model that the node owns."""
+        return self.owned.get(name, 0) / self.chunks if self.chunks else 0.0
+
+    def of(self, name: str) -> float:
+        """What the node owns over what each would own if all owned the same; 1.0 for one not counted."""
+        return self.share(name) * len(self.owned) if name in self.owned else 1.0
+
+
 @dataclass
 class Holders:
     """What this node knows of the others' chunks of one model."""
@@ -74,6 +97,11 @@ class Holders:
         if self.reports.pop(name, None) is not None:
             self._names.remove(name)
 
+    def keep(self, there: frozenset[str]) -> None:
+        """Forget everyone else."""
+        self.reports = {n: report for n, report in self.reports.items() if n in there}
+        self._names = [n for n in self._names if n in there]
+
     def of(self, i: int) -> list[str]:
         """Everyone said to have chunk i, in order of name."""
         return sorted(name for name, report in self.reports.items() if i in report.have)
@@ -86,16 +114,14 @@ class Holders:
     def choose(
         self, i: int, salt: int, usable: Callable[[str], bool], asking: Mapping[str, int]
     ) -> str | None:
-        """A holder of chunk i for this node, or None: of the first two after a place drawn by `salt`, the less busy.
+        """A holder of chunk i for this node, or None: of the first two in an order drawn by `salt`, the less busy.
 
         asking: how many chunks this node is asking each of for, which is newer than what they reported.
         Two choices instead of one make the busiest node's load grow with log log n (Mitzenmacher 2001). The salt is
         a hash of this node and the chunk, so it needs no chance and differs from node to node.
         """
-        names = self._names
         first: str | None = None
-        for k in range(len(names)):
-            name = names[(salt + k) % len(names)]
+        for name in _drawn(self._names, salt):
             if i in self.reports[name].have and usable(name):
                 if first is None:
                     first = name
@@ -103,6 +129,20 @@ class Holders:
                     one, other = self._busy(first, asking), self._busy(name, asking)
                     return name if other < one else first
         return first
+
+    def relieve(self, i: int, salt: int, usable: Callable[[str], bool], burdens: Burdens) -> str | None:
+        """A holder of chunk i that owns less than the mean, drawn by how much less; None when neither of two drawn
+        has it yet: giving their part to those who have it already would overload them in turn."""
+        drawn = 0
+        for k, name in enumerate(_drawn(burdens.names, salt)):
+            if 1.0 - burdens.of(name) > ((salt ^ k) * 0x9E3779B97F4A7C15 & _MASK) / (_MASK + 1):
+                report = self.reports.get(name)
+                if report is not None and i in report.have and usable(name):
+                    return name
+                drawn += 1
+                if drawn == RELIEF_DRAWN:
+                    return None
+        return None
 
     def _busy(self, name: str, asking: Mapping[str, int]) -> tuple[int, int]:
         return asking.get(name, 0), self.reports[name].load
@@ -123,9 +163,35 @@ class KnownChunk:
     number: int
     salt: int
     asking: Mapping[str, int]
+    burdens: Burdens = field(default_factory=Burdens)
+
+    def spares(self, name: str) -> bool:
+        """Whether this asker is one of those that leave an owner of many chunks to the others.
+
+        An owner of k times the mean gives each of its chunks to 1/k of the askers; for the rest see `relief`.
+        """
+        burden = self.burdens.of(name)
+        return burden > 1.0 and 1.0 - 1.0 / burden > (self.salt & _MASK) / (_MASK + 1)
+
+    def relief(self, usable: Callable[[str], bool]) -> str | None:
+        """For an asker that spares the owner; see `Holders.relieve`."""
+        return self.holders.relieve(self.number, self.salt, usable, self.burdens)
 
     def lacks(self, name: str) -> bool:
         return self.holders.lacks(name, self.number)
 
     def choose(self, usable: Callable[[str], bool]) -> str | None:
         return self.holders.choose(self.number, self.salt, usable, self.asking)
+
+
+def _drawn(names: Sequence[str], salt: int) -> Iterator[str]:
+    """Every name once, in an order drawn by the salt.
+
+    Each salt has a step of its own: going on to the next name would give one who stands after many that lack a chunk
+    the share of them all.
+    """
+    count = len(names)
+    step = 1 + (salt >> 32) % max(1, count - 1)
+    while math.gcd(step, count) > 1:
+        step += 1
+    return (names[(salt + k * step) % count] for k in range(count))

@@ -180,6 +180,30 @@ class Origin(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Claimed:
+    """Who said at the origin that it reads a chunk. age_s: by the origin's own clock, so that no other clock counts.
+
+    mark: this very claim; it is what `Claims.take` replaces, and nothing written since. fresh: the call that returned
+    it wrote it.
+    """
+
+    holder: str
+    age_s: float
+    mark: str
+    fresh: bool = False
+
+
+class Claims(Protocol):
+    """One small object a chunk at the origin, written only where the one that was seen still stands."""
+
+    async def take(self, chunk: Digest, holder: str, *, replace: Claimed | None = None) -> Claimed:
+        """Write the holder's claim if there is none, or if `replace` still stands; returns the claim that stands now.
+
+        Raises SourceDown, and Invalid where this node may not write.
+        """
+
+
+@dataclass(frozen=True, slots=True)
 class TagEntry:
     name: str
     tag: str

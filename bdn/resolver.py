@@ -10,32 +10,31 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from bdn.coordinator import Coordinator, Ruling
+from bdn.coordinator import Coordinator
 from bdn.digest import Digest
-from bdn.errors import BdnError, Busy, ChunkCorrupt, ChunkMissing, Corrupt, Down, Missing, SourceDown
-from bdn.flights import Flight, Outcome, Swarm, part_of
+from bdn.errors import BdnError, Busy, ChunkMissing, Corrupt, Down, Missing, SourceDown
+from bdn.flights import Flight, Outcome, Swarm, check, part_of
 from bdn.holders import KnownChunk
 from bdn.ledger import Ledger
 from bdn.manifest import Chunk, Manifest
+from bdn.origin_reads import OriginReads
 from bdn.policy import Limits, OriginUse
-from bdn.ports import Ask, Clock, Holding, Lease, Membership, Origin, Peers, Sink, Store, Tier
-from bdn.roster import Node, Roster
+from bdn.ports import Ask, Claims, Clock, Holding, Lease, Membership, Origin, Peers, Sink, Store, Tier
+from bdn.questions import Questions
+from bdn.roster import Roster
 from bdn.sources import AskPeer, GiveUp, Pause, Probe, ReadOrigin, Tried, next_source
 from bdn.standing import Standing
-from bdn.throttle import Throttle
+from bdn.strict import Strict
 from bdn.uploads import Uploads
-from bdn.window import Window
 
 HOPS_MAX = 3  # Forwards of one request: more than two views deep means that the views are useless.
-RULING_PAUSE_S, RULING_PAUSE_S_MAX = 0.05, 2.0  # Between asking a coordinator again about one chunk.
-CORRUPT_ORIGIN_TRIES = 2  # A flipped bit on the way is worth one more read; a bad object is not.
-ORIGIN_BACKOFF_S, ORIGIN_BACKOFF_S_MAX = 0.2, 10.0
 
 
 class Resolver:
     """One node's way to chunks, and its answers about them. See `ports.Answerer` for the second half.
 
     origin: None where this node may not reach it; its pulls then end with "unavailable" when no peer serves.
+    claims: each read of the origin is claimed there first (see `strict`).
     """
 
     def __init__(
@@ -50,22 +49,29 @@ class Resolver:
         ledger: Ledger | None = None,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
         coordinate: bool = True,
+        claims: Claims | None = None,
     ) -> None:
         self.me, self.store, self.ledger, self.limits = me, store, ledger or Ledger(), limits
-        self._peers, self._origin, self._membership, self._clock = peers, origin, membership, clock
+        self._peers, self._membership, self._clock = peers, membership, clock
         self.standing = Standing()
-        self.uploads = Uploads(me, slots=limits.uploads, queue=limits.upload_queue)
+        self.uploads = Uploads(me, self.ledger, slots=limits.uploads, queue=limits.upload_queue)
         load = lambda: self.uploads.load  # noqa: E731
         self._coordinator = Coordinator(me, peers, membership, clock, self.standing, limits, load)
         self._coordinate = coordinate
-        self._salt = Digest.of(me.encode()).raw[:8]
+        self._questions = Questions(
+            me, peers, lambda: self.roster, clock, self.standing, self.ledger, limits,
+            self._coordinator if coordinate else None,
+            None if claims is None else Strict(me, claims, clock, self.standing),
+        )  # fmt: skip
+        self._salt = int.from_bytes(Digest.of(me.encode()).raw[:8], "big")
+        self._origin = OriginReads(origin, clock, limits, self._reads_share, self._salt / 2.0**64)
         self._asking: Counter[str] = Counter()
         """Chunks that this node is asking each of the others for."""
         self._announcements: set[asyncio.Task[None]] = set()
+        self._introduced: dict[Digest, str] = {}
+        self._epoch = -1
         self._swarms: dict[Digest, Swarm] = {}
         self._flights: dict[Digest, Flight] = {}
-        self.throttle = Throttle(limits.origin_concurrency)
-        self._origin_slots = Window(slots=self.throttle.slots, bytes_max=limits.in_flight_bytes)
 
     @property
     def roster(self) -> Roster:
@@ -78,6 +84,15 @@ class Resolver:
         self._swarms[digest] = Swarm(manifest, part, use)
         self._coordinator.join(part)
 
+    def plan(self, manifest: Digest) -> None:
+        """See `Swarm.plan`."""
+        self._swarms[manifest].plan(self.roster)
+
+    def _reads_share(self, manifest: Digest) -> float:
+        now = self._clock.now()
+        there = sum(n.ready and not self.standing.avoided(n.name, manifest, now) for n in self.roster.nodes)
+        return self._swarms[manifest].reads_share(self.me, there) if manifest in self._swarms else 0.0
+
     async def sync(self, manifest: Digest) -> None:
         """Tell the model's coordinator what this node has, and learn who else has what."""
         if self._coordinate and manifest in self._swarms:
@@ -89,9 +104,18 @@ class Resolver:
         self._announcements.add(task)
         task.add_done_callback(self._announcements.discard)
 
+    def introduce(self) -> None:
+        """Announce every model here to its coordinator, unless that one has heard it from this node before."""
+        for manifest in self._swarms:
+            owner = self.roster.owner(manifest)
+            if owner is not None and self._introduced.get(manifest) != owner.name:
+                self._introduced[manifest] = owner.name
+                self.announce(manifest)
+
     def leave(self, manifest: Digest) -> None:
         """Stop taking part: what is on disk is still served, nothing is fetched for others any more."""
         self._swarms.pop(manifest, None)
+        self._introduced.pop(manifest, None)
         self._coordinator.leave(manifest)
 
     def close(self) -> None:
@@ -212,7 +236,7 @@ class Resolver:
                 committed = True
             finally:
                 if not committed:
-                    self._waste(flight, flight.sink)
+                    flight.waste(self.ledger, flight.sink)
                     self.store.discard(flight.sink)
             return self._arrived(flight, outcome)
         finally:
@@ -221,22 +245,24 @@ class Resolver:
                 del self._flights[chunk.digest]
 
     def _arrived(self, flight: Flight, outcome: Outcome) -> Outcome:
-        self.ledger.got(flight.chunk, outcome.tier, outcome.source)
+        # What was fetched for another node a moment ago is in the account already.
+        if outcome.tier is not Tier.NVME or flight.number not in flight.swarm.part.have:
+            self.ledger.got(flight.chunk, outcome.tier, outcome.source)
         flight.swarm.part.have.add(flight.number)
         return Outcome(outcome.tier, outcome.source, tuple(flight.wasted))
 
     async def _fetch(self, flight: Flight, sink: Sink) -> Outcome:
         """Step after step until one source has sent the right bytes into the sink."""
+        self._forget_who_left()
         part = flight.swarm.part
         tried = Tried(part.manifest, strangers=self._coordinator.strangers)
-        salt = int.from_bytes(self._salt, "big") ^ int.from_bytes(flight.chunk.digest.raw[8:16], "big")
+        salt = self._salt ^ int.from_bytes(flight.chunk.digest.raw[8:16], "big")
         started = self._clock.now()
-        origin_tries = 0
         last: BdnError | None = None
         while True:
             now = self._clock.now()
             tried.granted = flight.number in part.granted
-            known = KnownChunk(part.holders, flight.number, salt, self._asking)
+            known = KnownChunk(part.holders, flight.number, salt, self._asking, flight.swarm.burdens)
             step = next_source(flight.chunk, self.me, self.roster, tried, self.standing, flight.swarm.use, now, known)
             if isinstance(step, GiveUp) or now - started > self.limits.patience_s:
                 why = step.why if isinstance(step, GiveUp) else f"nobody served it for {self.limits.patience_s:g} s"
@@ -245,10 +271,9 @@ class Resolver:
             if isinstance(step, Pause):
                 await self._clock.sleep(step.until - now)
             elif isinstance(step, Probe):
-                await self._probe(flight, step, tried)
+                await self._questions.before_origin(flight, step, tried)
             elif isinstance(step, ReadOrigin):
-                origin_tries += 1
-                last = await self._from_origin(flight, sink, tried, step.reason, origin_tries, now - started)
+                last = await self._from_origin(flight, sink, tried, step.reason)
                 if last is None:
                     return Outcome(Tier.ORIGIN, "origin")
             else:
@@ -264,11 +289,12 @@ class Resolver:
         flight.asking = True
         try:
             await self._peers.fetch_into(node, flight.chunk, ask, sink, stall_s=self.limits.stall_s)
-            self._check(flight.chunk, sink, node.name)
+            check(flight.chunk, sink, node.name)
         except Busy as why:
             self._drop(flight, sink, node.name, why)
             tried.busy[node.name] = self._clock.now() + why.retry_after_s
-            tried.hint(why.holders)
+            at = self._salt % max(1, len(why.holders))  # All who are sent on would else go to the same one first.
+            tried.hint(why.holders[at:] + why.holders[:at])
             return why
         except (Missing, Down, Corrupt) as why:
             self._drop(flight, sink, node.name, why)
@@ -296,104 +322,42 @@ class Resolver:
         self.standing.answered(node.name)
         return None
 
-    async def _from_origin(
-        self, flight: Flight, sink: Sink, tried: Tried, reason: str, tries: int, waited_s: float
-    ) -> BdnError | None:
-        if self._origin is None:
-            tried.origin_error = SourceDown("the origin", "this node has none")
-            return tried.origin_error
+    async def _from_origin(self, flight: Flight, sink: Sink, tried: Tried, reason: str) -> BdnError | None:
         flight.reading_origin, flight.tier = True, Tier.ORIGIN
         try:
-            async with self._origin_slots.room(flight.chunk.size, flight.priority, flight.swarm.manifest.hex):
-                await self._unpaused()
-                started = self._clock.now()
-                await self._origin.fetch_into(flight.chunk, sink, stall_s=self.limits.stall_s)
-            self._check(flight.chunk, sink, "origin")
+            leave = self._questions.leave(flight, tried)
+            await self._origin.read(flight.swarm.manifest, flight.chunk, sink, priority=flight.priority, leave=leave)
+            check(flight.chunk, sink, "origin")
+        except Busy as why:  # Another node has it, or has claimed it.
+            flight.reading_origin = False
+            flight.swarm.part.granted.discard(flight.number)
+            flight.disappoint()
+            return why
         except (Missing, Down, Corrupt) as why:
             flight.reading_origin = False
-            if isinstance(why, Down):
-                self.throttle.refused(self._clock.now(), getattr(why, "retry_after_s", None))
-                self._origin_slots.resize(self.throttle.slots)
             self._drop(flight, sink, "origin", why)
-            tried.probed = False  # Someone else may have had more luck meanwhile.
-            out_of_tries = tries >= CORRUPT_ORIGIN_TRIES if isinstance(why, Corrupt) else isinstance(why, Missing)
-            if out_of_tries or waited_s > self.limits.origin_patience_s:
-                tried.origin_error = why
-            backoff = min(ORIGIN_BACKOFF_S_MAX, ORIGIN_BACKOFF_S * 2.0 ** (tries - 1))
-            asked = getattr(why, "retry_after_s", None)
-            tried.origin_after = self._clock.now() + (backoff if asked is None else asked)
+            tried.origin_failed(why, self._clock.now(), self.limits, final=not self._origin.there)
             return why
         finally:
             flight.reading_origin = False
-        self.throttle.done(flight.chunk.size, self._clock.now() - started)
-        self._origin_slots.resize(self.throttle.slots)
         self.ledger.origin_reasons[reason] += 1
         return None
 
-    async def _unpaused(self) -> None:
-        """One refusal holds back every read of this node, not only the one that was refused."""
-        wait = self.throttle.pause_until - self._clock.now()
-        if wait > 0:
-            await self._clock.sleep(wait)
-
-    async def _probe(self, flight: Flight, step: Probe, tried: Tried) -> None:
-        """Before the origin: the coordinator's word, or else what the next ranks say; hints go into `tried`."""
-        tried.probed = True
-        if self._coordinate and flight.swarm.use is not OriginUse.FORBID:
-            failed = [n for n in tried.left if not tried.may_retry(n)]
-            doubted = [n for n in tried.left if tried.may_retry(n)] + tried.doubted
-            ruling = await self._coordinator.rule(flight.swarm.part, flight.number, failed, doubted)
-            if ruling is not None:
-                await self._obey(flight, ruling, tried)
-                return
-        words = await asyncio.gather(*(self._ask_holding(flight, node) for node in step.nodes))
-        for wanted in (Holding.HAVE, Holding.FETCHING):
-            tried.hint(tuple(n.name for n, w in zip(step.nodes, words, strict=True) if w is wanted))
-
-    async def _obey(self, flight: Flight, ruling: Ruling, tried: Tried) -> None:
-        """A grant is in `part.granted` already. Being sent to the same node again is a reason to wait, ever longer.
-
-        Who denied the chunk a moment ago, because it did not take part yet, may be the very one that reads it now; and
-        who could not be reached may be back: the coordinator has looked.
-        """
-        if ruling.read:
-            return
-        tried.probed = False
-        tried.hint(ruling.ask)
-        for name in ruling.ask:
-            self.standing.present(name, flight.swarm.manifest)
-            if tried.retry(name):
-                self.standing.answered(name)
-        if tried.rulings:
-            await self._clock.sleep(min(RULING_PAUSE_S_MAX, RULING_PAUSE_S * 2.0 ** (tried.rulings - 1)))
-        tried.rulings += 1
-
-    async def _ask_holding(self, flight: Flight, node: Node) -> Holding:
-        ask = Ask(flight.swarm.manifest, self.me, flight.hops, flight.priority)
-        try:
-            words = await self._peers.probe(node, [flight.chunk.digest], ask, stall_s=self.limits.stall_s)
-        except Down as why:
-            self.ledger.miss(node.name, why)
-            self.standing.failed(node.name, flight.swarm.manifest, why, self._clock.now())
-            return Holding.LACKS
-        return words[0]
-
-    def _check(self, chunk: Chunk, sink: Sink, source: str) -> None:
-        got = sink.digest()
-        if got != chunk.digest:
-            raise ChunkCorrupt(chunk.digest, source=source, got=got)
-
-    def _waste(self, flight: Flight, sink: Sink) -> None:
-        if sink.received:
-            self.ledger.wasted(flight.tier, sink.received)
-            flight.wasted.append((flight.tier, sink.received))
+    def _forget_who_left(self) -> None:
+        """Once for each view: what is known of the others is bounded by the members."""
+        if self.roster.epoch != self._epoch:
+            self._epoch = self.roster.epoch
+            self._coordinator.forget_strangers()
+            there = frozenset(n.name for n in self.roster.nodes) | self._coordinator.strangers.keys()
+            self.standing.forget(there)
+            for swarm in self._swarms.values():
+                swarm.part.holders.keep(there)
 
     def _drop(self, flight: Flight, sink: Sink, source: str, why: BdnError) -> None:
         """The source failed: account for what it sent, tell those who counted on it, start again at byte 0."""
         self.ledger.miss(source, why)
         if isinstance(why, Corrupt):
             self.ledger.corrupt_by_source[source] += 1
-        self._waste(flight, sink)
+        flight.waste(self.ledger, sink)
         sink.restart()
-        flight.unsettled.set()
-        flight.unsettled = asyncio.Event()
+        flight.disappoint()

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bdn.digest import Digest
-from bdn.errors import BdnError, Down, Missing
+from bdn.errors import BdnError, Corrupt, Down, Missing
 from bdn.manifest import Chunk
-from bdn.policy import OriginUse
+from bdn.policy import Limits, OriginUse
 from bdn.roster import Node, Roster
 from bdn.standing import Standing
 
 PROBED_RANKS = 3  # m joins put the former owner at rank <= m + 1; asking three finds it in all but a join storm.
+CORRUPT_ORIGIN_TRIES = 2  # A flipped bit on the way is worth one more read; a bad object is not.
+ORIGIN_BACKOFF_S, ORIGIN_BACKOFF_S_MAX = 0.2, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,11 @@ class Known(Protocol):
 
     def lacks(self, name: str) -> bool: ...
 
+    def spares(self, name: str) -> bool: ...
+
     def choose(self, usable: Callable[[str], bool]) -> str | None: ...
+
+    def relief(self, usable: Callable[[str], bool]) -> str | None: ...
 
 
 _Usable = Callable[[Node], bool]
@@ -94,6 +100,11 @@ class Tried:
     """The origin asked for a pause until then."""
     origin_error: BdnError | None = None
     """Set when the origin will not be asked again by this fetch."""
+    claims_seen: int = 0
+    """How often another node's claim at the origin sent this fetch to that node."""
+    origin_tries: int = 0
+    origin_failed_at: float | None = None
+    """When it failed for the first time: its patience counts from there, not from the waits for peers before."""
 
     def may_retry(self, name: str) -> bool:
         """Whether one that failed may be asked again on a coordinator's word: not a liar, nor one down twice."""
@@ -110,6 +121,20 @@ class Tried:
 
     def hint(self, names: tuple[str, ...]) -> None:
         self.hints.extend(n for n in names if n not in self.hints)
+
+    def origin_failed(self, why: BdnError, now: float, limits: Limits, *, final: bool = False) -> None:
+        """Set when to try the origin again, or that this fetch will not (final: there is none to try)."""
+        self.probed = False  # Someone else may have had more luck meanwhile.
+        self.origin_tries += 1
+        if self.origin_failed_at is None:
+            self.origin_failed_at = now
+        corrupt = isinstance(why, Corrupt) and self.origin_tries >= CORRUPT_ORIGIN_TRIES
+        late = now - self.origin_failed_at > limits.origin_patience_s
+        if final or corrupt or late or isinstance(why, Missing):
+            self.origin_error = why
+        backoff = min(ORIGIN_BACKOFF_S_MAX, ORIGIN_BACKOFF_S * 2.0 ** (self.origin_tries - 1))
+        asked = getattr(why, "retry_after_s", None)
+        self.origin_after = now + (backoff if asked is None else min(asked, limits.origin_patience_s))
 
 
 def next_source(
@@ -136,17 +161,18 @@ def next_source(
         return node.name != me and node.name not in tried.left and not standing.avoided(node.name, tried.manifest, now)
 
     wait = float("inf")
-    for name in tried.hints:
-        node = roster.get(name) or tried.strangers.get(name)
-        if node is not None and usable(node):
-            if tried.busy.get(name, now) <= now:
-                return AskPeer(node, settled=not _higher(node, chunk, me, roster))
-            wait = min(wait, tried.busy[name])
     above = first_above(chunk, me, roster, usable)
-    if known is not None and (above is None or known.lacks(above.name)):
-        holder = known.choose(lambda n: n not in tried.doubted and n not in tried.busy and _known(n, roster, usable))
-        if holder is not None and (node := roster.get(holder)) is not None:
+    hinted = [n for name in tried.hints if (n := roster.get(name) or tried.strangers.get(name)) and usable(n)]
+    for node in sorted(hinted, key=lambda n: not _near(n, me, roster)):
+        if above is not None and _near(above, me, roster) and not _near(node, me, roster):
+            break  # The one above fetches it for the whole zone; an owner that is busy names holders anywhere.
+        if tried.busy.get(node.name, now) <= now:
             return AskPeer(node, settled=not _higher(node, chunk, me, roster))
+        wait = min(wait, tried.busy[node.name])
+    if known is not None:
+        holder = _holder(known, above, me, roster, lambda n: n.name not in (*tried.doubted, *tried.busy) and usable(n))
+        if holder is not None:
+            return AskPeer(holder, settled=not _higher(holder, chunk, me, roster))
     if above is not None:
         until = tried.busy.get(above.name, now)
         return AskPeer(above, settled=False) if until <= now else Pause(min(wait, until))
@@ -199,9 +225,30 @@ def _higher(node: Node, chunk: Chunk, me: str, roster: Roster) -> bool:
     return node.ready and roster.score(node.name, chunk.digest) > roster.score(me, chunk.digest)
 
 
-def _known(name: str, roster: Roster, usable: _Usable) -> bool:
-    node = roster.get(name)
-    return node is not None and usable(node)
+def _near(node: Node, me: str, roster: Roster) -> bool:
+    mine = roster.get(me)
+    return mine is None or node.zone == mine.zone
+
+
+def _holder(known: Known, above: Node | None, me: str, roster: Roster, usable: _Usable) -> Node | None:
+    """Whom to ask in the owner's place, by the holder map: one nearby, or any where nobody nearby is above."""
+
+    def near(name: str) -> bool:
+        node = roster.get(name)
+        return node is not None and _near(node, me, roster) and usable(node)
+
+    def any_(name: str) -> bool:
+        node = roster.get(name)
+        return node is not None and usable(node)
+
+    name = None
+    if above is None or known.lacks(above.name):
+        name = known.choose(near)
+        if name is None and (above is None or not _near(above, me, roster)):
+            name = known.choose(any_)
+    elif known.spares(above.name):
+        name = known.relief(near)
+    return None if name is None else roster.get(name)
 
 
 def _owns(chunk: Chunk, me: str, roster: Roster) -> bool:

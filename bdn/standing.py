@@ -34,6 +34,10 @@ class Standing:
         """Whether to leave it alone: it cannot be reached, or what it sends is wrong."""
         return self._down.get(name, now) > now or self._blamed.get(name, now) > now
 
+    def failing(self, name: str) -> bool:
+        """Whether it could not be reached the last time."""
+        return name in self._failures
+
     def answered(self, name: str) -> None:
         """It is there: earlier failures no longer count. Blame stays until its time is over."""
         self._failures.pop(name, None)
@@ -53,10 +57,10 @@ class Standing:
         """It takes part in this model after all."""
         self._absent.pop((name, manifest), None)
 
-    def forget(self, present: frozenset[str]) -> None:
-        """Drop what is known of nodes that left: this bounds the memory by the members."""
-        for known in (self._down, self._blamed, self._failures):
-            for name in [n for n in known if n not in present]:
-                del known[name]
-        for key in [k for k in self._absent if k[0] not in present]:
-            del self._absent[key]
+    def forget(self, there: frozenset[str]) -> None:
+        """Keep only what is known of those: this bounds the memory by the members."""
+        self._down = {n: until for n, until in self._down.items() if n in there}
+        self._blamed = {n: until for n, until in self._blamed.items() if n in there}
+        self._absent = {key: until for key, until in self._absent.items() if key[0] in there}
+        self._failures = Counter({n: count for n, count in self._failures.items() if n in there})
+        self.blamed = Counter({n: count for n, count in self.blamed.items() if n in there})

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from bdn.digest import Digest
 from bdn.errors import Busy
+from bdn.ledger import Ledger
 from bdn.ports import Ask
 
 HOLDERS_NAMED = 8  # In one answer: enough to spread over, small on the wire.
@@ -37,10 +38,9 @@ class UploadLease:
 class Uploads:
     """At most `slots` leases at once; at most `queue` askers wait for one."""
 
-    def __init__(self, me: str, *, slots: int, queue: int) -> None:
-        self._me, self._slots, self._queue_max = me, slots, queue
+    def __init__(self, me: str, ledger: Ledger, *, slots: int, queue: int) -> None:
+        self._me, self._ledger, self._slots, self._queue_max = me, ledger, slots, queue
         self.active = 0
-        self.sent_bytes = 0
         self._queue: list[tuple[int, int, asyncio.Future[None]]] = []
         self._seq = 0
         self._given: dict[Digest, deque[str]] = {}
@@ -84,7 +84,7 @@ class Uploads:
             raise
 
     def _release(self, sent_bytes: int) -> None:
-        self.sent_bytes += sent_bytes
+        self._ledger.sent_bytes += sent_bytes
         while self._queue:
             _, _, turn = heapq.heappop(self._queue)
             if not turn.done():

@@ -15,7 +15,7 @@ from bdn.digest import Digest, Hasher
 from bdn.errors import BdnError, ChunkMissing, Missing, ShortRead, SourceDown, SourceSilent
 from bdn.manifest import Chunk, Extent, File, Manifest
 from bdn.policy import Limits, OriginUse
-from bdn.ports import Ask, Holding, Sink
+from bdn.ports import Ask, Claimed, Claims, Holding, Sink
 from bdn.resolver import Resolver
 from bdn.roster import Node, Roster
 from bdn.window import Window
@@ -136,6 +136,24 @@ class CountingOrigin:
         raise Missing("no tag in memory")
 
 
+class MemoryClaims:
+    """Claims in memory; `age_s` makes every one of them that old."""
+
+    def __init__(self) -> None:
+        self.held: dict[Digest, tuple[str, str]] = {}
+        self.age_s = 0.0
+        self.written = 0
+
+    async def take(self, chunk: Digest, holder: str, *, replace: Claimed | None = None) -> Claimed:
+        await asyncio.sleep(0.001)
+        found = self.held.get(chunk)
+        if found is None or (replace is not None and replace.mark == found[1]):
+            self.written += 1
+            self.held[chunk] = holder, str(self.written)
+            return Claimed(holder, 0.0, str(self.written), fresh=True)
+        return Claimed(found[0], self.age_s, found[1])
+
+
 class MemoryMembership:
     """One node's view, replaced by hand."""
 
@@ -191,6 +209,7 @@ class Cluster:
         limits: Limits = Limits(),  # noqa: B008
         *,
         coordinate: bool = True,
+        claims: Claims | None = None,
     ) -> None:
         self.roster = Roster(tuple(Node(n) for n in names))
         self.origin, self.limits, self.clock = origin, limits, LoopClock()
@@ -205,7 +224,7 @@ class Cluster:
         self.resolvers = {
             n: Resolver(
                 n, self.stores[n], MemoryPeers(n, self), origin, self.views[n], self.clock,
-                limits=limits, coordinate=coordinate,
+                limits=limits, coordinate=coordinate, claims=claims,
             )
             for n in names
         }  # fmt: skip

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bdn.ports import Tier
 from bdn.sim.run import Outcome
-from bdn.sim.scenario import Scenario
+from bdn.sim.scenario import Expect, Scenario
 from bdn.sim.world import GBIT
 
 
@@ -15,7 +16,11 @@ class AccountsDiffer(AssertionError):
 
 
 def check_accounts(outcome: Outcome) -> None:
-    """Every byte that a link carried is in exactly one node's ledger, under the right tier."""
+    """Every byte that a link carried is in exactly one node's ledger, under the right tier, and in its sender's."""
+    sent = sum(ledger.sent_bytes for ledger in outcome.ledgers.values())
+    if sent != outcome.world.trace.carried[Tier.PEER]:
+        carried = outcome.world.trace.carried[Tier.PEER]
+        raise AccountsDiffer(f"the senders' ledgers hold {sent} bytes, the links between nodes carried {carried}")
     for tier in (Tier.PEER, Tier.ORIGIN):
         booked = sum(ledger.read_from(tier) for ledger in outcome.ledgers.values())
         carried = outcome.world.trace.carried[tier]
@@ -96,7 +101,7 @@ def report(scenario: Scenario, seed: int, ours: Outcome, rivals: dict[str, Outco
     """The JSON object that `bdn simulate --json` ends with."""
     bound = bound_seconds(scenario, ours)
     model = ours.model_bytes or 1
-    return {
+    result: dict[str, object] = {
         "scenario": scenario.name,
         "seed": seed,
         **Figures.of(ours, bound).json,
@@ -106,9 +111,43 @@ def report(scenario: Scenario, seed: int, ours: Outcome, rivals: dict[str, Outco
         "cross_zone_copies": round(ours.world.cross_zone_bytes / model, 4),
         "coordinator_messages": ours.world.told_messages,
         "coordinator_bytes": ours.world.told_bytes,
+        "models": _by_model(scenario, ours),
         "alternatives": {name: Figures.of(outcome, bound).json for name, outcome in rivals.items()},
         "trace_digest": ours.world.trace.digest(),
     }
+    result["missed"] = missed(scenario.expect, result)
+    return result
+
+
+def missed(expect: Expect, result: Mapping[str, object]) -> list[str]:
+    """Each expectation that the run did not keep, and by how much. Empty: all were kept."""
+    limits: list[tuple[str, object, float | None]] = [
+        (name, result[name], getattr(expect, f"{name}_max"))
+        for name in ("origin_copies", "ratio_to_bound", "busiest_upload_ratio", "cross_zone_copies", "failed")
+    ]
+    models = result["models"]
+    assert isinstance(models, dict)
+    for name, most in expect.model_seconds_max.items():
+        limits.append((f"seconds of model {name}", models.get(name, {}).get("seconds"), most))
+    broken = []
+    for what, got, limit in limits:
+        if limit is None:
+            continue
+        if not isinstance(got, int | float):
+            broken.append(f"{what} was to be at most {limit:g}, and there is no such figure")
+        elif got > limit:
+            broken.append(f"{what} is {got:g}, at most {limit:g} was expected: {got - limit:.4g} over")
+    return broken
+
+
+def _by_model(scenario: Scenario, outcome: Outcome) -> dict[str, dict[str, float]]:
+    found = {}
+    for i, model in enumerate(scenario.models):
+        starts = [at for (_, m), at in outcome.started.items() if m == i]
+        ends = [at for (_, m), at in outcome.finished.items() if m == i]
+        if starts and ends:
+            found[model.seed] = {"finished": len(ends), "seconds": round(max(ends) - min(starts), 4)}
+    return found
 
 
 def table(result: dict[str, object]) -> str:

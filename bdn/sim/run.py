@@ -292,10 +292,12 @@ class Ours:
         machine.resolver = Resolver(
             machine.name, machine.store, SimPeers(rollout.world, machine), rollout.world.origin.port(machine),
             rollout.membership(machine), rollout.clock, limits=limits,
+            claims=rollout.world.claims if rollout.scenario.strict else None,
         )  # fmt: skip
         for manifest in rollout.manifests:
             if machine.store.published(manifest.digest):
                 machine.resolver.join(manifest)
+        machine.resolver.introduce()
 
     async def pull(self, rollout: Rollout, machine: Machine, model: int) -> None:
         assert machine.resolver is not None

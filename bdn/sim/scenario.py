@@ -89,11 +89,16 @@ class Fault:
 
 @dataclass(frozen=True)
 class Expect:
-    """What a test holds the run to; absent where a scenario only informs."""
+    """What the run is held to (see `results.missed`): the most that a figure of the report may be."""
 
-    origin_copies_max: float = 0.0
-    ratio_to_bound_max: float = 0.0
-    busiest_upload_ratio_max: float = 0.0
+    origin_copies_max: float | None = None
+    ratio_to_bound_max: float | None = None
+    busiest_upload_ratio_max: float | None = None
+    cross_zone_copies_max: float | None = None
+    failed_max: int = 0
+    """Pulls that may fail; none unless a scenario says so."""
+    model_seconds_max: Mapping[str, float] = field(default_factory=dict)
+    """By the model's `seed`: from its first start to its last completion."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,8 @@ class Scenario:
     pulls: Pulls = Pulls()
     faults: tuple[Fault, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    strict: bool = False
+    """Claims at the origin before each read of it, as with `--strict-origin`."""
     time_s_max: float = 7200.0
     """Simulated seconds after which the run is given up: somebody waits for ever."""
     expect: Expect = Expect()
@@ -159,6 +166,12 @@ def _value(hint: Any, value: object, where: str) -> object:
                 return int(value)
             raise Usage(f"expected {hint.__name__}, got {value!r}", where=where)
         return float(value) if hint is float else value  # type: ignore[arg-type]
+    if hint == float | None:
+        return _value(float, value, where)
+    if hint == Mapping[str, float]:
+        if not isinstance(value, dict):
+            raise Usage(f"expected a mapping, got {value!r}", where=where)
+        return {str(k): _value(float, v, f"{where}: {k}") for k, v in value.items()}
     if getattr(hint, "__origin__", None) is tuple:
         if not isinstance(value, list):
             raise Usage(f"expected a list, got {value!r}", where=where)

@@ -17,7 +17,7 @@ from blake3 import blake3
 from bdn.digest import Digest
 from bdn.errors import BdnError, ChunkMissing, Missing, SourceDown, SourceSilent
 from bdn.manifest import Chunk, Manifest
-from bdn.ports import Ask, Holding, Sink, Tier
+from bdn.ports import Ask, Claimed, Holding, Sink, Tier
 from bdn.resolver import Resolver
 from bdn.roster import Node, Roster
 from bdn.sim.links import Pipe, Transfer
@@ -171,6 +171,7 @@ class World:
         self.numbers: dict[Digest, int] = {}
         self.rtt_s = nodes.rtt_ms / 1e3
         self.origin = SimOrigin(self, origin)
+        self.claims = SimClaims(self)
         zones = {m.zone for m in self.machines} if nodes.zone_gbit else set()
         self._zone_out = {z: Pipe(loop, f"{z}/out", nodes.zone_gbit * GBIT) for z in sorted(zones)}
         self._zone_in = {z: Pipe(loop, f"{z}/in", nodes.zone_gbit * GBIT) for z in sorted(zones)}
@@ -290,6 +291,26 @@ class SimPeers:
         raise SourceDown(other.name, "connection refused")
 
 
+class SimClaims:
+    """Claims in the simulated bucket: each write is one round trip to the first byte."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._held: dict[Digest, tuple[str, float, str]] = {}
+        self.written = 0
+
+    async def take(self, chunk: Digest, holder: str, *, replace: Claimed | None = None) -> Claimed:
+        await asyncio.sleep(self._world.origin.first_byte_s)
+        if self._world.origin.down:
+            raise SourceDown("origin", "connection refused")
+        now, found = self._world.loop.time(), self._held.get(chunk)
+        if found is None or (replace is not None and replace.mark == found[2]):
+            self.written += 1
+            self._held[chunk] = (holder, now, str(self.written))
+            return Claimed(holder, 0.0, str(self.written), fresh=True)
+        return Claimed(found[0], now - found[1], found[2])
+
+
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
@@ -307,6 +328,7 @@ class SimOrigin:
     def __init__(self, world: World, spec: OriginSpec) -> None:
         self._world, self._spec = world, spec
         self.egress = Pipe(world.loop, "origin", spec.gbit * GBIT, spec.connection_mb_s * 1e6)
+        self.first_byte_s = spec.first_byte_ms / 1e3
         self.down = False
         self.active = self.refused = 0
         self.reads: Counter[int] = Counter()
@@ -327,11 +349,11 @@ class SimOrigin:
             raise SourceDown("origin", "connection refused")
         if self._spec.concurrency_max and self.active >= self._spec.concurrency_max:
             self.refused += 1
-            await asyncio.sleep(self._spec.first_byte_ms / 1e3)
+            await asyncio.sleep(self.first_byte_s)
             raise SourceDown("origin", "503 Slow Down", retry_after_s=1.0)
         self.active += 1
         try:
-            await asyncio.sleep(self._spec.first_byte_ms / 1e3)
+            await asyncio.sleep(self.first_byte_s)
             number = self._world.numbers[chunk.digest]
             if self.reads[number] and (self._reading[number] or self._held(chunk)):
                 self.avoidable.append((self._world.loop.time(), me.name, number))

@@ -168,3 +168,27 @@ def test_a_node_whose_view_has_not_settled_coordinates_nobody() -> None:
         assert alone.ledger.bytes_by_tier[Tier.ORIGIN] == MODEL.unique_bytes
 
     run(main())
+
+
+def test_a_node_that_comes_back_with_a_model_says_so_and_nothing_it_has_is_read_again() -> None:
+    async def main() -> None:
+        c = cluster()
+        back = c.ranked(M)[3]
+        c.stores[back].bytes.update(OBJECTS)
+        await c.stores[back].admit(MODEL)
+        for chunk in MODEL.chunks:
+            await c.stores[back].adopt(M, chunk)
+        c.down.add(back)
+        first, second = [n for n in NAMES if n != back][:2]
+        early = asyncio.ensure_future(c.pull(first, MODEL))
+        await asyncio.sleep(0.003)
+        reads = sum(c.origin.reads.values())
+        assert 0 < reads < 80
+        c.down.remove(back)
+        c.resolvers[back].join(MODEL)
+        c.resolvers[back].introduce()
+        c.resolvers[back].introduce()  # The coordinator has heard it: no second message.
+        await asyncio.gather(early, c.pull(second, MODEL))
+        assert sum(c.origin.reads.values()) <= reads + 16, "only what was granted before may still be read"
+
+    run(main())
