@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +23,12 @@ from bdn.errors import Missing, Usage
 from bdn.http.client import PeerClient
 from bdn.http.peer import PeerServer
 from bdn.http.server import ServerLimits
-from bdn.membership.dns import follow_dns
+from bdn.membership.dns import NEWS_S, follow_dns
 from bdn.membership.static import static_members
 from bdn.membership.views import Views
 from bdn.metrics import CONTENT_TYPE, Metrics, Snapshot
 from bdn.nvme import NvmeStore
+from bdn.origins.claims import open_claims
 from bdn.origins.open import OpenOrigin, open_origin
 from bdn.policy import Limits, OriginUse
 from bdn.ports import Tier
@@ -85,7 +86,13 @@ class Agent:
         peers = PeerClient()
         self._exit.push_async_callback(peers.close)
         limits = _limits(s)
-        self._resolver = Resolver(s.node_name, self._store, peers, self._origin, self._views, clock, limits=limits)
+        claims = None
+        if s.strict_origin:
+            claims = open_claims(where.origin, endpoint=where.endpoint, region=where.region)
+            self._exit.push_async_callback(claims.close)
+        self._resolver = Resolver(
+            s.node_name, self._store, peers, self._origin, self._views, clock, limits=limits, claims=claims
+        )
         self._exit.callback(self._resolver.close)
         for digest in self._store.models():
             self._resolver.join(self._store.manifest(digest), OriginUse(s.origin_use))
@@ -101,7 +108,8 @@ class Agent:
         self._exit.push_async_callback(self._server.stop, drain_s=s.drain_s)
         self._see_members(s.peers)
         if s.peers_dns:
-            self._follow_dns(s.peers_dns, clock)
+            self._in_background(follow_dns(self._views, *_host_port(s.peers_dns), clock))
+        self._in_background(self._introduce())
         self._exit.push_async_callback(self._pulls.stop)
         control = ControlServer(
             Node(
@@ -129,15 +137,18 @@ class Agent:
         me = Member(s.node_name, s.host, self._port, s.zone)
         self._views.replace([*(n for n in parse_nodes(peers) if n.name != me.name), me])
 
-    def _follow_dns(self, where: str, clock: LoopClock) -> None:
-        host, _, port = where.rpartition(":")
-        if not host or not port.isdigit():
-            raise Usage(f"--peers-dns is not host:port: {where!r}")
-        following = asyncio.create_task(follow_dns(self._views, host, int(port), clock))
+    async def _introduce(self) -> None:
+        """Say what is on this disk to those who coordinate it, now and whenever another node becomes the one."""
+        self._resolver.introduce()
+        async for _ in self._views.changes():
+            self._resolver.introduce()
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
 
         async def end() -> None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
         self._exit.push_async_callback(end)
 
@@ -207,6 +218,13 @@ class Agent:
         return await self._store.verify(manifest)
 
 
+def _host_port(where: str) -> tuple[str, int]:
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdigit():
+        raise Usage(f"--peers-dns is not host:port: {where!r}")
+    return host, int(port)
+
+
 def _members(settings: AgentSettings) -> Views:
     try:
         return static_members(settings.peers)
@@ -215,8 +233,10 @@ def _members(settings: AgentSettings) -> Views:
 
 
 def _limits(s: AgentSettings) -> Limits:
+    # Claims at the origin hold whatever this node sees, so that nothing is won by waiting for the news.
+    news_s = NEWS_S if s.peers_dns and not s.strict_origin else 0.0
     return Limits(
         stall_s=s.stall_s, patience_s=s.patience_s, origin_patience_s=s.origin_patience_s,
         origin_concurrency=s.origin_concurrency, in_flight_chunks=s.in_flight_chunks,
-        in_flight_bytes=s.in_flight_bytes, uploads=s.uploads, settle_s=s.settle_s,
+        in_flight_bytes=s.in_flight_bytes, uploads=s.uploads, settle_s=news_s if s.settle_s < 0 else s.settle_s,
     )  # fmt: skip

@@ -189,9 +189,12 @@ class AgentSettings:
         high=1024,
     )
     settle_s: float = setting(
-        _LIMITS.settle_s, "after its start a node reads the origin for nobody until its view of the members is this "
-        "old: 0 for a list, 30 for DNS", unit="seconds", low=0, high=600,
+        -1.0, "after its start a node reads the origin for nobody until its view of the members is this old; -1 "
+        "chooses: 0 for a list and in strict mode, 35 for DNS", unit="seconds", low=-1, high=600,
     )  # fmt: skip
+    strict_origin: bool = setting(
+        False, "claim each chunk at the origin before reading it: one copy whoever sees whom; needs the right to write"
+    )
     upload_bytes_per_s: float = setting(
         0.0, "upload cap over all peers; 0 for none", unit="bytes/second", low=0, high=1e12
     )
@@ -273,7 +276,8 @@ def add_flags(parser: argparse.ArgumentParser, *groups: type) -> None:
                 unit = f" [{s.unit}]" if s.unit else ""
                 words = f"{s.about}{unit} ({s.env}; default: {_shown(s.default)})".replace("%", "%%")
                 metavar = s.name.rsplit("_", 1)[-1].upper()
-                section.add_argument(s.flag, dest=s.name, default=None, metavar=metavar, help=words)
+                bare: dict[str, Any] = {"nargs": "?", "const": "true"} if s.kind is bool else {}
+                section.add_argument(s.flag, dest=s.name, default=None, metavar=metavar, help=words, **bare)
 
 
 def _shown(default: object) -> str:

@@ -16,6 +16,7 @@ from bdn.ports import Clock
 from bdn.roster import Node
 
 EVERY_S = 5.0  # Well under the usual 30 s of caching, and one query per node and period at most.
+NEWS_S = 30.0 + EVERY_S  # How late a member may be heard of: the cache, and the time to the next lookup.
 LOOKUP_S_MAX = 4.0  # A lookup that hangs must not stop the next one.
 
 Lookup = Callable[[str, int], Awaitable[list[str]]]

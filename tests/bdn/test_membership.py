@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bdn.clock import LoopClock
 from bdn.membership.dns import follow_dns
 from bdn.membership.static import static_members
@@ -68,3 +70,17 @@ def test_dns_follows_the_name_and_keeps_the_last_view_when_it_fails_or_hangs() -
         task.cancel()
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "settle_s"),
+    [({}, 0.0), ({"peers_dns": "a:1"}, 35.0), ({"peers_dns": "a:1", "strict_origin": True}, 0.0),
+     ({"peers_dns": "a:1", "settle_s": 2.0}, 2.0), ({"settle_s": 3.0}, 3.0)],
+)  # fmt: skip
+def test_how_long_a_view_settles_follows_from_how_late_its_news_may_be(
+    settings: dict[str, object], settle_s: float
+) -> None:
+    from bdn.agent import _limits
+    from bdn.config import AgentSettings
+
+    assert _limits(AgentSettings(**settings)).settle_s == settle_s  # type: ignore[arg-type]
