@@ -8,7 +8,7 @@ from pathlib import Path
 from bdn.cli.verb import Call
 from bdn.errors import Missing
 from bdn.sim.pictures import draw
-from bdn.sim.results import table
+from bdn.sim.results import missed, table
 from bdn.sim.scenario import load
 from bdn.sim.study import study
 
@@ -43,5 +43,10 @@ def run(call: Call) -> int:
         paths = draw(done.outcomes, done.waits, Path(call.args.pictures), scenario.name)
         done.result["pictures"] = [str(p) for p in paths]
         text.extend(f"wrote {p}" for p in paths)
+    broken = missed(scenario.expect, done.result)
+    text.extend(f"not as expected: {line}" for line in broken)
     call.console.fact(done.result, "\n".join(text))
-    return 0
+    if call.console.as_json:
+        for line in broken:
+            call.console.say(f"{scenario.name}: not as expected: {line}")
+    return 1 if broken else 0

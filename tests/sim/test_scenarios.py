@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from bdn.cli import main
 from bdn.errors import Usage
+from bdn.ports import Tier
 from bdn.sim.calls import Calls, run_calls
 from bdn.sim.memory import model
 from bdn.sim.results import AccountsDiffer, check_accounts, report
 from bdn.sim.rivals import RIVALS
 from bdn.sim.run import simulate
 from bdn.sim.scenario import Fault, Joins, Model, Nodes, Pulls, Scenario, load
+from bdn.sim.study import study
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "benchmarks" / "scenarios").glob("*.yaml"))
+LARGE = {"nodes-1000", "nodes-200", "cold-50-140gb", "churn-50", "cold-50-nic", "burst-autoscale", "rolling-upgrade"}
+"""More than five seconds of one core; the others are run with every change."""
 SMALL = Scenario("small", "", models=(Model(bytes=250_000_000, chunk_mib=8),), nodes=Nodes(count=8))
+
+
+def _slow(path: Path) -> tuple[pytest.MarkDecorator, ...]:
+    return (pytest.mark.slow,) if path.stem in LARGE else ()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_every_scenario_in_the_repository_parses_and_bears_its_file_name(path: Path) -> None:
     assert load(path.read_text(), str(path)).name == path.stem
+
+
+@pytest.mark.parametrize("path", [pytest.param(p, id=p.stem, marks=_slow(p)) for p in FILES])
+def test_every_scenario_keeps_what_its_file_expects(path: Path) -> None:
+    done = study(load(path.read_text(), str(path)), 1, alone=True)
+    assert not done.result["missed"]
+
+
+def test_a_missed_expectation_is_named_with_how_far_it_was_missed_and_the_command_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "greedy.yaml"
+    nodes = "models: [{bytes: 50_000_000}]\nnodes: {count: 4}"
+    file.write_text(f"name: greedy\nabout: x\n{nodes}\nexpect: {{origin_copies_max: 0.25, ratio_to_bound_max: 99}}")
+    assert main(["simulate", str(file), "--alone", "--json"]) == 1
+    out, err = capsys.readouterr()
+    why = "origin_copies is 1, at most 0.25 was expected: 0.75 over"
+    assert json.loads(out.splitlines()[-1])["missed"] == [why]
+    assert why in err
+    file.write_text(f"name: greedy\nabout: x\n{nodes}\nexpect: {{origin_copies_max: 1.0}}")
+    assert main(["simulate", str(file), "--alone"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -53,12 +84,22 @@ def test_a_real_manifest_can_stand_in_for_a_scenario_s_model() -> None:
 
 
 def test_accounts_that_differ_by_one_byte_are_found() -> None:
-    outcome = simulate(SMALL, 1)
-    next(iter(outcome.ledgers.values())).sent_bytes += 1
-    check_accounts(outcome)
-    next(iter(outcome.ledgers.values())).bytes_by_tier["peer"] += 1  # type: ignore[index]
-    with pytest.raises(AccountsDiffer):
+    for spoil in (
+        lambda ledger: setattr(ledger, "sent_bytes", ledger.sent_bytes + 1),
+        lambda ledger: ledger.bytes_by_tier.update({Tier.PEER: 1}),
+        lambda ledger: ledger.wasted(Tier.ORIGIN, 1),
+    ):
+        outcome = simulate(SMALL, 1)
         check_accounts(outcome)
+        spoil(next(iter(outcome.ledgers.values())))
+        with pytest.raises(AccountsDiffer):
+            check_accounts(outcome)
+
+
+def test_a_chunk_is_in_its_nodes_account_once_even_if_it_was_fetched_for_another_first() -> None:
+    late = Scenario("late", "", SMALL.models, SMALL.nodes, pulls=Pulls(over_s=0.5))
+    outcome = simulate(late, 1)
+    assert {sum(ledger.bytes_by_tier.values()) for ledger in outcome.ledgers.values()} == {outcome.model_bytes}
 
 
 def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed_of_python_is() -> None:
