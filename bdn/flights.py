@@ -73,10 +73,14 @@ class Flight:
     tier: Tier = Tier.PEER
     """Of the source that is sending now."""
     reading_origin: bool = False
-    asking: bool = False
-    """A peer has been asked and has not answered to the end yet."""
-    recalled: bool = False
-    """Called back from a peer, to read the origin instead."""
+    asked: str | None = None
+    """The peer that has been asked and has not answered to the end yet."""
+    asked_at: float = 0.0
+    called_off: bool = False
+    """Called back from that peer, on purpose."""
+    better: str | None = None
+    """Why it was called back: this one has the chunk and is likely to be faster. None: to read the origin."""
+    hedges: int = 0
     task: asyncio.Task[Outcome] | None = None
     waiting: int = 0
     wasted: list[tuple[Tier, int]] = field(default_factory=list)
@@ -86,9 +90,20 @@ class Flight:
     def recall(self) -> None:
         """The coordinator has just given this chunk to this node, so others may already be waiting for it here: a
         flight that itself waits for another would close the circle. It goes to the origin instead."""
-        if self.asking and self.task is not None and not (self.sink is not None and self.sink.received):
-            self.recalled = True
-            self.task.cancel()
+        if not (self.sink is not None and self.sink.received):
+            self._call_off()
+
+    def hedge(self, better: str) -> None:
+        """Leave the slow peer for one that has the chunk."""
+        if self._call_off():
+            self.better = better
+            self.hedges += 1
+
+    def _call_off(self) -> bool:
+        if self.asked is None or self.task is None or self.called_off:
+            return False
+        self.called_off = True
+        return self.task.cancel()
 
     def waste(self, ledger: Ledger, sink: Sink) -> None:
         """Book what the source sent so far as of no use."""

@@ -10,10 +10,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from bdn.coordinator import Coordinator
+from bdn.coordinator import Coordinator, Part
 from bdn.digest import Digest
 from bdn.errors import BdnError, Busy, ChunkMissing, Corrupt, Down, Missing, SourceDown
 from bdn.flights import Flight, Outcome, Swarm, check, part_of
+from bdn.hedge import REST_S, Pace, watch
 from bdn.holders import KnownChunk
 from bdn.ledger import Ledger
 from bdn.manifest import Chunk, Manifest
@@ -68,6 +69,8 @@ class Resolver:
         self._asking: Counter[str] = Counter()
         """Chunks that this node is asking each of the others for."""
         self._announcements: set[asyncio.Task[None]] = set()
+        self._pace = Pace()
+        self._watch: asyncio.Task[None] | None = None
         self._introduced: dict[Digest, str] = {}
         self._epoch = -1
         self._swarms: dict[Digest, Swarm] = {}
@@ -83,6 +86,10 @@ class Resolver:
         part = part_of(manifest, self.store.verified(digest), self.me, lambda: self.roster, self._recall)
         self._swarms[digest] = Swarm(manifest, part, use)
         self._coordinator.join(part)
+
+    def part(self, manifest: Digest) -> Part:
+        """What this node has of a joined model, and knows of the others'."""
+        return self._swarms[manifest].part
 
     def plan(self, manifest: Digest) -> None:
         """See `Swarm.plan`."""
@@ -123,6 +130,8 @@ class Resolver:
         for flight in list(self._flights.values()):
             if flight.task is not None:
                 flight.task.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
         self.uploads.close()
         self._coordinator.close()
         for task in self._announcements:
@@ -203,7 +212,23 @@ class Resolver:
         flight = Flight(swarm, chunk, hops, priority, swarm.model.numbers[chunk.digest])
         flight.task = asyncio.ensure_future(self._fly(flight))
         self._flights[chunk.digest] = flight
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.ensure_future(watch(self._flights, self._pace, self._clock, self._better))
         return flight
+
+    def _better(self, flight: Flight, slow: str) -> str | None:
+        """Another node that has the chunk, by the holder map."""
+        now = self._clock.now()
+
+        def usable(name: str) -> bool:
+            there = name not in (slow, self.me) and self.roster.get(name) is not None
+            return there and not self.standing.avoided(name, flight.swarm.manifest, now)
+
+        return self._known(flight).choose(usable)
+
+    def _known(self, flight: Flight) -> KnownChunk:
+        salt = self._salt ^ int.from_bytes(flight.chunk.digest.raw[8:16], "big")
+        return KnownChunk(flight.swarm.part.holders, flight.number, salt, self._asking, flight.swarm.burdens)
 
     def _recall(self, digest: Digest) -> None:
         flight = self._flights.get(digest)
@@ -256,13 +281,11 @@ class Resolver:
         self._forget_who_left()
         part = flight.swarm.part
         tried = Tried(part.manifest, strangers=self._coordinator.strangers)
-        salt = self._salt ^ int.from_bytes(flight.chunk.digest.raw[8:16], "big")
-        started = self._clock.now()
+        started, known = self._clock.now(), self._known(flight)
         last: BdnError | None = None
         while True:
             now = self._clock.now()
             tried.granted = flight.number in part.granted
-            known = KnownChunk(part.holders, flight.number, salt, self._asking, flight.swarm.burdens)
             step = next_source(flight.chunk, self.me, self.roster, tried, self.standing, flight.swarm.use, now, known)
             if isinstance(step, GiveUp) or now - started > self.limits.patience_s:
                 why = step.why if isinstance(step, GiveUp) else f"nobody served it for {self.limits.patience_s:g} s"
@@ -286,7 +309,7 @@ class Resolver:
         node, flight.tier = step.node, Tier.PEER
         ask = Ask(flight.swarm.manifest, self.me, HOPS_MAX if step.settled else flight.hops, flight.priority)
         self._asking[node.name] += 1
-        flight.asking = True
+        flight.asked, flight.asked_at = node.name, self._clock.now()
         try:
             await self._peers.fetch_into(node, flight.chunk, ask, sink, stall_s=self.limits.stall_s)
             check(flight.chunk, sink, node.name)
@@ -311,14 +334,19 @@ class Resolver:
             return why
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if not flight.recalled or task is None or task.uncancel():
+            if not flight.called_off or task is None or task.uncancel():
                 raise
-            flight.recalled = False
+            if flight.better is not None:
+                tried.hints.insert(0, flight.better)
+                tried.busy[node.name] = self._clock.now() + REST_S
+            flight.waste(self.ledger, sink)
             sink.restart()
+            flight.disappoint()
             return Busy(node.name)
         finally:
-            flight.asking = False
+            flight.asked, flight.called_off, flight.better = None, False, None
             self._asking[node.name] -= 1
+        self._pace.took(self._clock.now() - flight.asked_at)
         self.standing.answered(node.name)
         return None
 

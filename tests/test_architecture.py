@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BDN_CORE = [
     "digest", "errors", "manifest", "roster", "ports", "ledger",
     "policy", "standing", "holders", "messages", "assignments", "coordinator", "sources", "strict", "window",
-    "throttle", "origin_reads", "uploads", "flights", "questions", "resolver", "delivery",
+    "throttle", "origin_reads", "uploads", "flights", "questions", "hedge", "resolver", "delivery",
 ]  # fmt: skip
 CORE_MUST_NOT_IMPORT = {"os", "socket", "time", "random", "threading", "aiohttp"}
 

@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from bdn.errors import BdnError, ChunkCorrupt, ChunkMissing, Invalid, SourceDown
+from bdn.hedge import Pace
+from bdn.holders import Bits, Report
 from bdn.manifest import Chunk
 from bdn.policy import Limits, OriginUse
 from bdn.ports import Ask, Tier
@@ -344,3 +346,42 @@ def test_origin_reads_of_one_node_stay_within_their_own_limit() -> None:
         assert c.origin.active_max == 3
 
     run(main())
+
+
+@pytest.mark.parametrize("another", [True, False])
+def test_a_slow_peer_is_left_for_another_that_has_the_chunk_and_never_for_the_origin(another: bool) -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, second, third, _ = await all_join(c)
+        await obtain(c, owner)
+        c.slow[owner] = 60.0
+        if another:
+            await obtain_from(c, owner, second)
+            report = Report(Bits(1), Bits(1))
+            report.have.add(0)
+            c.resolvers[third].part(ONE.digest).holders.learn(second, report)
+        started = c.clock.now()
+        assert await obtain(c, third) == (Tier.PEER, second if another else owner)
+        assert (c.clock.now() - started < 5.0) is another
+        assert c.origin.reads[CHUNK.digest] == 1
+
+    run(main())
+
+
+async def obtain_from(c: Cluster, source: str, name: str) -> None:
+    """The chunk is on that node as well, as if it had come quickly."""
+    c.stores[name].bytes[CHUNK.digest] = c.stores[source].bytes[CHUNK.digest]
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "waited_s", "received", "late"),
+    [(0.0, 0.9, 0, False), (0.0, 1.1, 0, True), (1.0, 3.9, 0, False), (1.0, 4.1, 0, True), (1.0, 4.1, 90, False),
+     (1.0, 4.1, 10, True)],
+)  # fmt: skip
+def test_late_is_several_times_the_usual_with_much_of_it_still_to_come(
+    usual_s: float, waited_s: float, received: int, late: bool
+) -> None:
+    pace = Pace()
+    if usual_s:
+        pace.took(usual_s)
+    assert pace.late(waited_s, received, 100) is late
