@@ -117,6 +117,8 @@ class Delivery:
 
     def _account(self, chunk: Chunk, outcome: Outcome) -> None:
         self.ledger.got(chunk, outcome.tier, outcome.source)
+        if outcome.reason:
+            self.ledger.origin_reasons[outcome.reason] += 1
         for tier, size in outcome.wasted:
             self.ledger.wasted(tier, size)
         self._advance((chunk,))

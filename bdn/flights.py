@@ -23,11 +23,13 @@ from bdn.roster import Roster
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one chunk came to be in place. wasted: bytes that came before and were dropped, by tier."""
+    """How one chunk came to be in place. wasted: bytes that came before and were dropped, by tier. reason: why the
+    origin was read, where it was."""
 
     tier: Tier
     source: str
     wasted: tuple[tuple[Tier, int], ...] = ()
+    reason: str = ""
 
 
 @dataclass

@@ -46,6 +46,8 @@ class Pull:
     seconds: float = 0.0
     path: str | None = None
     error: BdnError | None = None
+    use: OriginUse = OriginUse.PREFER
+    """May it read the origin? `ledger.origin_reasons` says why it did."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -110,7 +112,7 @@ class Pulls:
         manifest = await self._manifest(digest)
         if digest in self._tasks:  # Someone else asked while the manifest was read.
             return await self._join(digest, reference)
-        pull = Pull(digest, str(reference))
+        pull = Pull(digest, str(reference), use=use)
         pull.progress = Progress(0, manifest.unique_bytes, 0, len(manifest.chunks))
         self._pulls.pop(digest, None)
         self._pulls[digest] = pull

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bdn.coordinator import Coordinator, Part
 from bdn.digest import Digest
@@ -274,7 +275,7 @@ class Resolver:
         if outcome.tier is not Tier.NVME or flight.number not in flight.swarm.part.have:
             self.ledger.got(flight.chunk, outcome.tier, outcome.source)
         flight.swarm.part.have.add(flight.number)
-        return Outcome(outcome.tier, outcome.source, tuple(flight.wasted))
+        return replace(outcome, wasted=tuple(flight.wasted))
 
     async def _fetch(self, flight: Flight, sink: Sink) -> Outcome:
         """Step after step until one source has sent the right bytes into the sink."""
@@ -298,7 +299,7 @@ class Resolver:
             elif isinstance(step, ReadOrigin):
                 last = await self._from_origin(flight, sink, tried, step.reason)
                 if last is None:
-                    return Outcome(Tier.ORIGIN, "origin")
+                    return Outcome(Tier.ORIGIN, "origin", reason=step.reason)
             else:
                 last = await self._from_peer(flight, sink, tried, step)
                 if last is None:

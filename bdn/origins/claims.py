@@ -147,10 +147,13 @@ class S3Claims:
         try:
             if self._client is None:
                 import boto3
+                from botocore.config import Config
 
+                style = {"addressing_style": "path"} if self._endpoint else {}
                 self._client = boto3.client(
-                    "s3", endpoint_url=self._endpoint or None, region_name=self._region or REGION
-                )
+                    "s3", endpoint_url=self._endpoint or None, region_name=self._region or REGION,
+                    config=Config(connect_timeout=5, read_timeout=10, s3=style),
+                )  # fmt: skip
             return work()
         except NoCredentialsError:
             raise Invalid("no credentials to write claims with", where=self._place.name, hint=HINT) from None

@@ -9,7 +9,7 @@ import pytest
 from bdn.delivery import Progress, order
 from bdn.errors import ChunkMissing
 from bdn.ledger import amplification
-from bdn.policy import Limits
+from bdn.policy import Limits, OriginUse
 from bdn.ports import Tier
 from bdn.roster import Node, Roster
 from bdn.sim.loop import run
@@ -120,5 +120,17 @@ def test_what_is_in_flight_stays_within_chunks_and_bytes() -> None:
         delivery.progress = watch
         await delivery.run()
         assert 0 < most <= 4 * 64
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("use", "why"), [(OriginUse.PREFER, {"owner"}), (OriginUse.REQUIRE, {"policy: origin required"})]
+)
+def test_a_pull_s_own_account_says_why_it_read_the_origin(use: OriginUse, why: set[str]) -> None:
+    async def main() -> None:
+        c = Cluster(["a"], CountingOrigin(dict(OBJECTS)))
+        reasons = (await c.pull("a", MODEL, use)).ledger.origin_reasons
+        assert set(reasons) == why and sum(reasons.values()) == len(MODEL.chunks)
 
     run(main())

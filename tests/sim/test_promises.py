@@ -7,6 +7,9 @@ read from the origin again while a living node has it or is reading it, once vie
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -136,3 +139,45 @@ def test_a_node_that_dies_costs_at_most_what_it_alone_had(scenario: Scenario, se
 @given(scenarios(st.one_of(liars, deaths, slow, origin_faults)), st.integers(0, 1 << 16))
 def test_whatever_goes_wrong_every_living_node_gets_the_right_bytes(scenario: Scenario, seed: int) -> None:
     everyone_is_served(run(scenario, seed))  # `SimStore.commit` refuses a wrong byte.
+
+
+@RANDOM
+@given(scenarios(st.one_of(deaths, slow)), st.integers(0, 1 << 16), st.sampled_from([0.0, 0.3, 5.0]))
+def test_in_strict_mode_a_chunk_is_read_again_only_if_it_died_with_its_sole_holder_however_late_the_news_is(
+    scenario: Scenario, seed: int, lag_s: float
+) -> None:
+    strict = replace(
+        scenario, strict=True, limits=replace(scenario.limits, settle_s=0.0), joins=replace(scenario.joins, lag_s=lag_s)
+    )
+    outcome = run(strict, seed)
+    everyone_is_served(outcome)
+    assert not outcome.world.origin.avoidable, (seed, outcome.world.origin.avoidable)
+
+
+@RANDOM
+@given(scenarios(st.one_of(deaths, slow, origin_faults)), st.integers(0, 1 << 16))
+def test_no_node_fetches_again_what_it_has_verified_whatever_restarts_it_lives_through(
+    scenario: Scenario, seed: int
+) -> None:
+    outcome = run(scenario, seed)
+    sizes = [c.size for c in outcome.models[0].chunks]
+    whole = Counter((node, chunk) for _, _, node, chunk, size in outcome.world.trace.events if size == sizes[chunk])
+    assert max(whole.values(), default=0) <= 1, (seed, whole.most_common(1))
+
+
+@RANDOM
+@given(scenarios(liars), st.integers(0, 1 << 16))
+def test_a_wrong_byte_costs_its_receiver_one_more_fetch_and_its_sender_is_asked_no_more(
+    scenario: Scenario, seed: int
+) -> None:
+    outcome = run(scenario, seed)
+    everyone_is_served(outcome)
+    at_once = scenario.limits.in_flight_chunks + scenario.limits.origin_concurrency
+    for name, ledger in outcome.ledgers.items():
+        assert max(ledger.corrupt_by_source.values(), default=0) <= at_once, (seed, name)
+
+
+@settings(RANDOM, max_examples=5)
+@given(scenarios(st.one_of(liars, deaths, slow, origin_faults)), st.integers(0, 1 << 16))
+def test_the_same_seed_takes_the_same_steps(scenario: Scenario, seed: int) -> None:
+    assert run(scenario, seed).world.trace.digest() == run(scenario, seed).world.trace.digest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,20 @@ def test_every_rival_finishes_and_reads_at_least_what_we_read() -> None:
     assert isinstance(others, dict) and len(others) == len(RIVALS)
     assert all(figures["finished"] == 8 and figures["origin_copies"] >= 1.0 for figures in others.values())
     assert others["everyone_from_origin"]["origin_copies"] == 8.0
+
+
+def test_a_small_pull_is_not_starved_by_a_large_one_and_preheat_yields_to_a_waiting_container() -> None:
+    def done(*models: Model) -> dict[str, float]:
+        outcome = simulate(Scenario("share", "", models, Nodes(count=6, nic_gbit=5.0)), 1)
+        return {m.seed: max(at for (_, k), at in outcome.finished.items() if k == i) for i, m in enumerate(models)}
+
+    small, large = Model(bytes=240_000_000, seed="small"), Model(bytes=2_400_000_000, seed="large")
+    small_alone, large_alone = done(small)["small"], done(large)["large"]
+    equal = done(large, small)["small"]
+    before_preheat = done(replace(large, priority=9), small)["small"]
+    assert equal < 3.0 * small_alone < large_alone, "an equal share, not what the large one leaves"
+    assert before_preheat < 2.2 * small_alone and before_preheat < equal
+    assert done(large, replace(small, priority=9))["large"] < 1.1 * large_alone
 
 
 def test_callers_wait_less_when_replicas_start_sooner_and_a_schedule_helps_where_it_knows() -> None:
