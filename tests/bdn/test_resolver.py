@@ -385,3 +385,21 @@ def test_late_is_several_times_the_usual_with_much_of_it_still_to_come(
     if usual_s:
         pace.took(usual_s)
     assert pace.late(waited_s, received, 100) is late
+
+
+def test_what_is_known_of_a_node_that_left_is_forgotten_with_the_next_view() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, second, third, last = await all_join(c)
+        c.corrupt.add(owner)
+        c.stores[owner].bytes[CHUNK.digest] = BYTES[CHUNK.digest]
+        await obtain(c, last)
+        standing = c.resolvers[last].standing
+        assert standing.down(owner, c.clock.now())
+        c.views[last].roster = Roster(tuple(Node(n) for n in (second, third, last)), epoch=9)
+        del c.stores[last].bytes[CHUNK.digest]
+        await obtain(c, last)
+        assert not standing.down(owner, c.clock.now()) and not standing.blamed
+        assert c.resolvers[last].ledger.corrupt_by_source[owner] == 1, "the account keeps the name"
+
+    run(main())
