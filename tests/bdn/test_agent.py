@@ -204,9 +204,9 @@ async def _verify_other(socket: Path) -> None:
         await client.verify(Digest.of(b"other"))
 
 
-@pytest.mark.parametrize("by_address", [False, True])
-def test_four_nodes_asked_at_once_share_one_copy(tmp_path: Path, by_address: bool) -> None:
-    """Named by a person, or by their addresses as members from DNS are."""
+@pytest.mark.parametrize(("by_address", "strict"), [(False, False), (True, False), (False, True)])
+def test_four_nodes_asked_at_once_share_one_copy(tmp_path: Path, by_address: bool, strict: bool) -> None:
+    """Named by a person, or by their addresses as members from DNS are; strict: each chunk is claimed first."""
     m = model(big_bytes=4_000_000)
     origin = at_origin(tmp_path / "origin", m)
     free = free_ports(4)
@@ -224,8 +224,11 @@ def test_four_nodes_asked_at_once_share_one_copy(tmp_path: Path, by_address: boo
 
     with ExitStack() as stack:
         nodes = [
-            stack.enter_context(agent(tmp_path / n, origin, name=n, port=ports[n], peers=peers)) for n in names
-        ]
+            stack.enter_context(
+                agent(tmp_path / n, origin, name=n, port=ports[n], peers=peers, strict_origin=strict)
+            )
+            for n in names
+        ]  # fmt: skip
         asyncio.run(all_at_once([n.socket for n in nodes]))
         accounts = [status(n.socket) for n in nodes]
     size = m.manifest.unique_bytes
@@ -233,6 +236,8 @@ def test_four_nodes_asked_at_once_share_one_copy(tmp_path: Path, by_address: boo
     assert came["origin"] + came["peer"] == 4 * size
     assert came["origin"] == size, [a["misses"] for a in accounts]
     assert sum(a["served_bytes"] for a in accounts) == came["peer"]
+    claimed = {p.name for p in (origin / "claims").glob("??/*")}
+    assert claimed == ({c.digest.hex for c in m.chunks} if strict else set())
 
 
 def test_missing_is_a_failure_not_a_usage_error() -> None:
