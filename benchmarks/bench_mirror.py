@@ -51,7 +51,7 @@ def main() -> None:
     args = arguments(__doc__ or "").parse_args()
     in_own_network()
     WORK.mkdir(parents=True, exist_ok=True)
-    data = seeded(int((args.gb or (0.03 if args.smoke else 0.25)) * 1e9), files=2)
+    data = seeded(int((args.gb or (0.03 if args.smoke else 0.5)) * 1e9), files=2)
     with tempfile.TemporaryDirectory(dir=WORK) as home, seaweed(Path(home)) as service:
         everyone = chosen(contestants(data.root / "bucket", service.endpoint), args.only)
         results = run_rounds(everyone, rounds=1 if args.smoke else args.rounds, seed=args.seed)

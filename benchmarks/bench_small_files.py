@@ -1,10 +1,15 @@
-"""small_files: 5,000 files of 0.2 to 100 KB; packed into a few chunks here, fetched one by one there."""
+"""small_files: 5,000 files of 0.2 to 100 KB; packed into a few chunks here, fetched one by one there.
+
+On loopback a request costs nothing but CPU; with `--rtt-ms 10` the server is as far away as a bucket is, and the
+workload is called small_files_far."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -15,7 +20,7 @@ from bdn.upstreams.directory import DirectoryUpstream
 from benchmarks.data import NAME
 from benchmarks.peers import downloaders, ours
 from benchmarks.rounds import WORK, Contestant, arguments, chosen, finish, in_own_network, run_rounds
-from benchmarks.servers import nginx
+from benchmarks.servers import Server, nginx, python_server
 
 
 def make(count: int, seed: int) -> tuple[Path, list[str], int]:
@@ -30,13 +35,25 @@ def make(count: int, seed: int) -> tuple[Path, list[str], int]:
     return root, names, sum(sizes)
 
 
+@contextlib.contextmanager
+def distance(server: Server, rtt_ms: float) -> Iterator[str]:
+    """The server's address, or that of a proxy which makes it far away."""
+    if not rtt_ms:
+        yield server.url
+        return
+    with python_server("benchmarks.delayed", server.url.rpartition(":")[2], str(rtt_ms)) as proxy:
+        yield proxy.url
+
+
 def main() -> None:
-    args = arguments(__doc__ or "").parse_args()
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--rtt-ms", type=float, default=0.0, help="hold every request back for so long")
+    args = parser.parse_args()
     in_own_network()
     WORK.mkdir(parents=True, exist_ok=True)
     root, names, total = make(200 if args.smoke else 5000, 3)
-    with nginx(root) as server:
-        contestants = [ours(f"{server.url}/origin"), *downloaders(server.url, names, one_by_one=True)]
+    with nginx(root) as server, distance(server, args.rtt_ms) as url:
+        contestants = [ours(f"{url}/origin"), *downloaders(url, names, one_by_one=True)]
 
         def check(contestant: Contestant, out: Path) -> str:
             found = [p.stat().st_size for p in out.rglob("part-*.json")]
@@ -46,7 +63,14 @@ def main() -> None:
             chosen(contestants, args.only), rounds=1 if args.smoke else args.rounds, seed=args.seed,
             server_pids=server.pids, check=check, keep=True,
         )  # fmt: skip
-    finish("small_files", results, total / 1e9, args, files=len(names))
+    finish(
+        "small_files_far" if args.rtt_ms else "small_files",
+        results,
+        total / 1e9,
+        args,
+        files=len(names),
+        rtt_ms=args.rtt_ms,
+    )
 
 
 if __name__ == "__main__":

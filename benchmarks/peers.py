@@ -46,12 +46,23 @@ def downloaders(url: str, files: Sequence[str], *, one_by_one: bool = False) -> 
     http = [*rclone, "--http-url", f"{url}/bucket/", "--files-from", str(listed), "--no-traverse"]
     found = [library(name) for name in LIBRARIES]
     found.append(
-        Contestant("rclone", lambda out: [*http, "--transfers", "8", "--multi-thread-streams", "4", ":http:", str(out)])
+        Contestant(
+            "rclone",
+            lambda out: [
+                *http,
+                "--transfers",
+                "16" if one_by_one else "8",
+                "--multi-thread-streams",
+                "4",
+                ":http:",
+                str(out),
+            ],
+        )
     )
     found.append(Contestant("aria2", lambda out: _aria2(url, files, out, one_by_one)))
     found.append(Contestant("curl", lambda out: _curl(url, files, out, one_by_one)))
+    found.append(Contestant("s5cmd", lambda out: _s5cmd(url, files, out), env=SIGNED))
     if not one_by_one:
-        found.append(Contestant("s5cmd", lambda out: _s5cmd(url, files, out), env=SIGNED))
         found.append(Contestant("aws-cli", lambda out: _aws(url, files, out), env=SIGNED))
         del s3
     return found

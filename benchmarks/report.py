@@ -38,6 +38,8 @@ def tables() -> str:
             parts.append(chunking(line))
         elif line.get("workload") == "sim_validation":
             parts.append(validation(line))
+        elif line.get("workload") == "load":
+            parts.append(load(line))
         elif "ours" in line and "peers" in line:
             parts.append(workload(line))
     return "\n".join(parts)
@@ -56,6 +58,18 @@ def workload(line: dict[str, Any]) -> str:
         out.append(_row([name, *cells, "yes" if row["verified"] else "no", *(row.get(k, "") for k in extra)]))
     ratios = [f"{k.replace('_', ' ')} {line[k]}" for k in RATIOS if line.get(k) is not None]
     return "\n".join([*out, "", f"{'; '.join(ratios)}.\n" if ratios else ""])
+
+
+def load(line: dict[str, Any]) -> str:
+    columns = ("load_s", "wall_s", "core_s_per_gb")
+    head = ["", *(f"{state} {c.replace('_', ' ')}" for state in ("cold", "hot") for c in columns)]
+    out = ["### load\n", _origin(line), "", _row(head), _row(["---"] * len(head))]
+    cold, hot = ({"**ours**": part["ours"], **part["peers"]} for part in (line, line["hot"]))
+    for name in sorted(cold, key=lambda n: float(cold[n]["wall_s"])):
+        out.append(_row([name, *(rows[name][c] for rows in (cold, hot) for c in columns)]))
+    ratios = "; ".join(f"{s} ratio wall to best peer {p['ratio_wall_to_best_peer']}" for s, p in
+                       (("cold", line), ("hot", line["hot"])))  # fmt: skip
+    return "\n".join([*out, "", f"{ratios}.\n"])
 
 
 def chunking(line: dict[str, Any]) -> str:
