@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import cast
 
 import uvloop
 
@@ -34,8 +35,7 @@ class Requests(asyncio.Protocol):
         self._early: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._connecting = asyncio.ensure_future(self._connect(transport))
+        self._connecting = asyncio.ensure_future(self._connect(cast(asyncio.Transport, transport)))
 
     async def _connect(self, client: asyncio.Transport) -> None:
         loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class Requests(asyncio.Protocol):
     def _pass_on(self, data: bytes) -> None:
         if self._server is None:
             self._early.append(data)
-        else:
+        elif not self._server.is_closing():
             self._server.write(data)
 
     def connection_lost(self, why: Exception | None) -> None:
