@@ -7,6 +7,8 @@ import hashlib
 import json
 import random
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -289,3 +291,52 @@ def test_verifying_finds_what_rotted_at_the_origin_and_stores_it_again(tmp_path:
         assert files == example()
 
     asyncio.run(work())
+
+
+class SlowWriter(DirectoryWriter):
+    """Keeps what it is given until as much waits as the mirror will hand out, and counts it."""
+
+    waiting = most = 0
+
+    async def put(self, chunk: Chunk, body: bytes | memoryview) -> None:
+        self.waiting += chunk.size
+        self.most = max(self.most, self.waiting)
+        for _ in range(50):  # Turns of the loop, in which a mirror that could read on would.
+            await asyncio.sleep(0)
+        await super().put(chunk, body)
+        self.waiting -= chunk.size
+
+
+def test_one_large_file_never_takes_more_than_the_window(tmp_path: Path) -> None:
+    async def work() -> None:
+        body = b"".join(i.to_bytes(8, "little") + bytes((1 << 20) - 8) for i in range(100))
+        writer, window_bytes = SlowWriter(tmp_path), 8 << 20
+        plan = MirrorPlan("test/model", window_bytes=window_bytes, chunk_bytes=1 << 20, uploads=64)
+        result = await mirror(MemoryUpstream({"model.bin": body}), writer, plan)
+        assert result.chunks_total == 100
+        assert 2 << 20 <= writer.most <= window_bytes
+        _, files = await read_back(DirectoryOrigin(tmp_path), result.manifest)
+        assert files == {"model.bin": body}
+
+    asyncio.run(work())
+
+
+def test_a_killed_mirror_is_resumed_by_asking_the_origin(tmp_path: Path) -> None:
+    source, origin = tmp_path / "model", tmp_path / "origin"
+    source.mkdir()
+    with (source / "model.bin").open("wb") as file:
+        for i in range(400):  # Sparse: 400 different chunks that take no room.
+            file.seek(i << 20)
+            file.write(i.to_bytes(8, "little"))
+        file.truncate(400 << 20)
+    command = [sys.executable, "-m", "bdn", "mirror", str(source), "--origin", str(origin), "--json", "--quiet",
+               "--mirror-chunk-bytes", "1MiB", "--mirror-window-bytes", "32MiB"]  # fmt: skip
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while len([p for p in (origin / "chunks").glob("*/*/*")]) < 20:
+        assert first.poll() is None, "it ended before it could be killed"
+    first.kill()
+    first.wait()
+    assert not (origin / "tags").exists()
+    again = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    assert again["chunks_total"] == 400 and 20 <= again["chunks_reused"] < 400
+    assert again["bytes_uploaded"] == (400 - again["chunks_reused"]) << 20
