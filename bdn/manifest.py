@@ -8,6 +8,7 @@ many to a chunk. `manifests/README.md` describes the format precisely enough to 
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from bdn.errors import Invalid
 
 SCHEMA = "bdn.manifest.v1"
 LIST_SCHEMA = "bdn.chunklist.v1"
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
 CHUNK_BYTES_MAX = 64 << 20  # A chunk is the unit of retry and of ownership; larger ones unbalance owners.
 DOCUMENT_BYTES_MAX = 64 << 20  # Bounds what a remote can make us allocate before its digest is checked.
 INLINE_CHUNKS_MAX = 256  # Beyond it a file's chunks move to a list object (2 GiB at 8 MiB).
@@ -199,7 +201,7 @@ def _path_fault(path: str) -> str:
     parts = path.split("/")
     if path.startswith("/"):
         return "is absolute"
-    if "\0" in path or "\\" in path or any(ord(c) < 32 or ord(c) == 127 for c in path):
+    if _UNSAFE.search(path):
         return "has a NUL, a backslash or a control character"
     if any(p in ("", ".", "..") for p in parts):
         return "has an empty, '.' or '..' segment"
