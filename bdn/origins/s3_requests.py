@@ -43,7 +43,8 @@ class S3Requests:
         if answer.status_code == 404:  # A HEAD has no body to say which; a missing bucket shows at the first PUT.
             return None
         self._must(answer)
-        return int(answer.headers.get("content-length", -1))
+        length = answer.headers.get("content-length", "")
+        return int(length) if _is_number(length) else -1
 
     def get(self, key: str, bytes_max: int) -> tuple[bytes, str] | None:
         """A small object and its ETag, or None where there is none. Raises Corrupt for one that is too long."""
@@ -52,7 +53,9 @@ class S3Requests:
             if answer.status_code == 404 and error_code(answer.content or b"") != "NoSuchBucket":
                 return None
             self._must(answer)
-            body = answer.raw.read(bytes_max + 1)
+            body = b""  # To the end, where it shows whether it was cut off.
+            while len(body) <= bytes_max and (piece := answer.raw.read(bytes_max + 1 - len(body))):
+                body += piece
         finally:
             _done(answer)
         if len(body) > bytes_max:
@@ -104,7 +107,7 @@ class S3Requests:
 
     def _refusal(self, answer: Any) -> BdnError:
         after = answer.headers.get("retry-after", "")
-        retry_after_s = float(after) if after.isdigit() else None
+        retry_after_s = float(after) if _is_number(after) else None
         return s3_error(answer.status_code, error_code(answer.content or b""), self._place, retry_after_s)
 
     def _ask(
@@ -148,9 +151,11 @@ class S3Requests:
             lines.append(("content-length", str(len(body))))
             if not self._proven:
                 lines.append(("expect", "100-continue"))
-        return self._session.send(
+        answer = self._session.send(
             AWSPreparedRequest(method, f"{self._origin()}{path}", HeadersDict(lines), body, stream)
         )
+        answer.raw.enforce_content_length = True  # botocore has it off: a body cut off would look like a short one.
+        return answer
 
     def _learn(self, answer: Any, signer: Signer | None) -> bool:
         """Whether the refusal says what to do otherwise."""
@@ -166,6 +171,10 @@ class S3Requests:
                     self._place = place(self._url, "", region)
                 return True
             return code in ("ExpiredToken", "TokenRefreshRequired") and self._find() != (signer and signer.credentials)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _done(answer: Any) -> None:

@@ -166,12 +166,13 @@ class S3Writer:
 
     def _typed(self, work: Callable[..., Answer], *args: object) -> Answer:
         from botocore.exceptions import BotoCoreError, ClientError
+        from urllib3.exceptions import HTTPError  # What ends in the middle of a body: botocore is no longer there.
 
         try:
             return work(*args)
         except ClientError as why:
             raise self._error(why) from None
-        except (BotoCoreError, OSError) as why:
+        except (BotoCoreError, HTTPError, OSError) as why:
             raise SourceDown(self.name, (str(why).splitlines() or [type(why).__name__])[0]) from None
 
     def _error(self, why: Any) -> BdnError:
