@@ -26,7 +26,7 @@ from runtime.serve import moshi
 from runtime.serve.catalogue import Catalogue
 from runtime.serve.conductor import Conductor
 from runtime.serve.device import Device
-from runtime.serve.door import Door, bound_send_buffer, errors_spelled
+from runtime.serve.door import Door, bound_send_buffer, errors_spelled, log
 from runtime.serve.gradium import GradiumWire
 from runtime.serve.gradium_api import GradiumApi
 from runtime.serve.hub import EngineFacts, Hub, Refused
@@ -79,7 +79,8 @@ class Server:
         self._warm: asyncio.Future[None] | None = None
         self._conversations: dict[Conversation, None] = {}
         self._runner = web.AppRunner(
-            self._app(), handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+            self._app(), handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=1.0,
+            logger=log(),
         )
         self._sweeper: asyncio.Task[None] | None = None
         self.port = 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import socket
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from runtime.admission import KeyLimits
 from runtime.serve import openai
@@ -20,6 +22,17 @@ from runtime.serve.wire import WireError, close_code, json_object
 SEND_BUFFER_BYTES = 128 * 1024
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def log() -> logging.Logger:
+    """Where aiohttp reports. What is no HTTP was answered with 400 and is nobody's fault here: no traceback for it."""
+    found = logging.getLogger(__name__)
+    found.addFilter(_is_ours)
+    return found
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 class Door:

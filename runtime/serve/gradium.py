@@ -102,7 +102,7 @@ class GradiumWire:
                 case "setup":
                     return (setup_of(obj, req_id),)
                 case "text":
-                    return split_flushes(get_text(obj, "text", chars_max=TEXT_CHARS_MAX), req_id)
+                    return split_flushes(get_text(obj, "text", chars_max=TEXT_CHARS_MAX, piece=True), req_id)
                 case "end_of_stream":
                     return (EndAsk(req_id),)
                 case "cancel":  # ours: Gradium has none; answered by end_of_stream with cancelled

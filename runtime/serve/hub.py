@@ -22,6 +22,7 @@ from runtime.errors import NameUnknown, SpeechError
 from runtime.port import Entry, StreamSpec, TextFeed
 from runtime.serve.catalogue import Catalogue
 from runtime.serve.meters import Meters
+from runtime.serve.pieces import joined
 from runtime.serve.rewrite import Rewriter
 from runtime.serve.traffic import (
     Broken,
@@ -82,6 +83,7 @@ class Stream:
         self.on_stall: Callable[[], None] | None = None  # how the connection is told that its reader was given up
         self.ended = self.over = self.sounding = self.held = False
         self.chars = 0
+        self._half = ""
         self.sent_s = 0.0
         self._queued_s = 0.0
         self._coded_from_s = 0.0
@@ -111,6 +113,7 @@ class Stream:
                 self.setup.req_id,
             )  # fmt: skip
         self._hub.meters.text_chars.inc(len(text))
+        text, self._half = joined(self._half, text)
         self._give(self.feed.push(self.rewriter.push(text) if self.rewriter else text))
 
     def flush(self, mark: int) -> None:

@@ -73,7 +73,7 @@ class MoshiWire:
             raise WireError("malformed", "a message is a map")
         match obj.get("type"):
             case "Text":
-                text = get_text(obj, "text", chars_max=TEXT_CHARS_MAX)
+                text = get_text(obj, "text", chars_max=TEXT_CHARS_MAX, piece=True)
                 return (Say(None, text + " "),) if text.strip() else ()
             case "Eos":
                 return (EndAsk(None),)

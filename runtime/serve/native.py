@@ -68,7 +68,7 @@ class NativeWire:
                 case "start":
                     return (setup_of(obj, req_id),)
                 case "text":
-                    return (Say(req_id, get_text(obj, "text", chars_max=TEXT_CHARS_MAX)),)
+                    return (Say(req_id, get_text(obj, "text", chars_max=TEXT_CHARS_MAX, piece=True)),)
                 case "flush":
                     return (FlushAsk(req_id, get_int(obj, "mark", 0, 2**53) or 0),)
                 case "end":

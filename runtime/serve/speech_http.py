@@ -48,7 +48,7 @@ class SpeechHttp:
         key = self._door.enter(request)
         body = await body_object(request)
         setup = gradium.setup_of(body, None)
-        text = get_text(body, "text", chars_max=TEXT_CHARS_MAX)
+        text = get_text(body, "text", chars_max=TEXT_CHARS_MAX, piece=True)
         only_audio = get_flag(body, "only_audio", False)
         stream = self._hub.open(setup, key, number=1, protocol="gradium-http", http=True)
         try:
@@ -60,7 +60,7 @@ class SpeechHttp:
     async def native(self, request: web.Request) -> web.StreamResponse:
         key = self._door.enter(request)
         body = await body_object(request)
-        text = get_text(body, "text", chars_max=TEXT_CHARS_MAX)
+        text = get_text(body, "text", chars_max=TEXT_CHARS_MAX, piece=True)
         lines = get_flag(body, "timestamps", False)
         stream = self._hub.open(native.setup_of(body, None), key, number=1, protocol="native-http", http=True)
         try:
@@ -76,7 +76,7 @@ class SpeechHttp:
         setup = Setup(None, get_text(body, "voice"), "wav", spec_of({}))
         stream = self._hub.open(setup, key, number=1, protocol="moshi-http", http=True)
         try:
-            stream.say(get_text(body, "text", chars_max=TEXT_CHARS_MAX))
+            stream.say(get_text(body, "text", chars_max=TEXT_CHARS_MAX, piece=True))
             stream.end()
             return await _answer(request, stream, _Raw(stream))
         finally:

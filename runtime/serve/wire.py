@@ -14,6 +14,7 @@ from typing import Protocol
 from runtime.admission import Priority
 from runtime.errors import NameUnknown
 from runtime.port import StreamSpec
+from runtime.serve.pieces import is_whole
 from runtime.text_rules import chosen_rules
 
 # Bounds on what one message may make the server hold; far above what any client sends.
@@ -183,7 +184,10 @@ def json_object(frame: str | bytes) -> dict[str, object]:
     return value
 
 
-def get_text(obj: Mapping[str, object], name: str, default: str = "", *, chars_max: int = NAME_CHARS_MAX) -> str:
+def get_text(
+    obj: Mapping[str, object], name: str, default: str = "", *, chars_max: int = NAME_CHARS_MAX, piece: bool = False
+) -> str:
+    """piece: of a longer text, so that a character may be cut in two; see `pieces`."""
     value = obj.get(name)
     if value is None:
         return default
@@ -191,6 +195,8 @@ def get_text(obj: Mapping[str, object], name: str, default: str = "", *, chars_m
         raise WireError("invalid", f"{name} must be a string")
     if len(value) > chars_max:
         raise WireError("too_large", f"{name} is longer than {chars_max} characters")
+    if not piece and not is_whole(value):
+        raise WireError("invalid", f"{name} holds half of a character, {value[:40]!a}")
     return value
 
 
