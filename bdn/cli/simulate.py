@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from bdn.cli.verb import Call
-from bdn.errors import Missing
+from bdn.errors import Invalid, Missing, Usage
 from bdn.sim.pictures import draw
 from bdn.sim.results import missed, table
 from bdn.sim.scenario import load
@@ -31,21 +31,27 @@ def run(call: Call) -> int:
     path = Path(call.args.scenario)
     if not path.is_file():
         raise Missing(f"there is no scenario {str(path)!r}", hint="benchmarks/scenarios/ holds some")
-    scenario = load(path.read_text(encoding="utf-8"), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise Usage("not UTF-8 text", where=str(path)) from None
+    except OSError as why:
+        raise Invalid(f"cannot read: {why.strerror}", where=str(path)) from None
+    scenario = load(text, str(path))
     done = study(scenario, call.args.seed, alone=call.args.alone, say=call.console.say)
-    text = [table(done.result)]
+    lines = [table(done.result)]
     for name, waits in done.waits.items():
-        text.append(
+        lines.append(
             f"callers, {name}: {waits.waited_over_1s} of {waits.callers} waited over 1 s, p99 {waits.p99_s:.1f} s, "
             f"{waits.replica_hours:.1f} replica-hours"
         )
     if call.args.pictures:
         paths = draw(done.outcomes, done.waits, Path(call.args.pictures), scenario.name)
         done.result["pictures"] = [str(p) for p in paths]
-        text.extend(f"wrote {p}" for p in paths)
+        lines.extend(f"wrote {p}" for p in paths)
     broken = missed(scenario.expect, done.result)
-    text.extend(f"not as expected: {line}" for line in broken)
-    call.console.fact(done.result, "\n".join(text))
+    lines.extend(f"not as expected: {line}" for line in broken)
+    call.console.fact(done.result, "\n".join(lines))
     if call.console.as_json:
         for line in broken:
             call.console.say(f"{scenario.name}: not as expected: {line}")

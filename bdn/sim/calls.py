@@ -12,6 +12,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+TICKS_MAX = 1_000_000
+RATE_MAX = 1e4  # Every call is an event.
+
 
 @dataclass(frozen=True)
 class Calls:
@@ -29,6 +32,16 @@ class Calls:
     """Everything between the decision to scale and the first call taken, but for the weights."""
     schedule: tuple[tuple[float, int], ...] = ()
     """(second, replicas): at least so many from then on, decided ahead of the calls."""
+
+    def __post_init__(self) -> None:
+        times = [t for t, _ in self.shape]
+        ordered = len(times) > 1 and times == sorted(set(times)) and times[0] >= 0
+        if not ordered or not 0 < times[-1] <= TICKS_MAX * self.tick_s:
+            raise ValueError(f"shape needs two points or more, in order of time, and at most {TICKS_MAX} ticks")
+        if not all(0 <= r <= RATE_MAX for _, r in self.shape) or not any(r for _, r in self.shape):
+            raise ValueError(f"calls per second must be 0 to {RATE_MAX:g}, and not always 0")
+        if not (0 < self.hold_s < math.inf and self.streams > 0 and 0 < self.target <= 1 and self.replicas_max > 0):
+            raise ValueError("hold_s, streams, target (at most 1) and replicas_max must be above 0")
 
     @staticmethod
     def parse(value: Mapping[str, object]) -> Calls:

@@ -11,6 +11,8 @@ import yaml
 
 from bdn.errors import Usage
 from bdn.policy import Limits
+from bdn.sim.bounds import CHUNKS_MAX, NAME, check, check_node, parsed
+from bdn.sim.calls import Calls
 
 T = TypeVar("T")
 FAULTS = ("die", "restart", "leave", "nic", "disk", "corrupt", "flap", "origin", "origin-down")
@@ -126,6 +128,8 @@ class Scenario:
                 raise Usage(f"unknown fault {fault.kind!r}", where=self.name, hint=f"one of {', '.join(FAULTS)}")
         if not 0 < self.nodes.count <= 10_000:
             raise Usage(f"nodes.count must be 1 to 10000, not {self.nodes.count}", where=self.name)
+        if not self.models:
+            raise Usage("models is empty: nothing would be pulled", where=self.name)
         if not 1 <= min(m.chunk_mib for m in self.models) <= max(m.chunk_mib for m in self.models) <= 64:
             raise Usage("chunk_mib must be 1 to 64", where=self.name)
 
@@ -134,9 +138,38 @@ def load(text: str, where: str) -> Scenario:
     """The scenario that a YAML text describes. Raises Usage, naming the key that is off."""
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as why:
+    except (yaml.YAMLError, ValueError) as why:  # ValueError: a date that is none, a number of too many digits.
         raise Usage(f"not YAML: {str(why).splitlines()[0]}", where=where) from None
-    return _build(Scenario, value, where)
+    except RecursionError:
+        raise Usage("nested too deeply", where=where) from None
+    scenario = _build(Scenario, value, where)
+    _check_together(scenario, where)
+    return scenario
+
+
+def _check_together(s: Scenario, where: str) -> None:
+    """What is right or wrong only beside the rest of the file."""
+    count = s.nodes.count
+    if not NAME.fullmatch(s.name):
+        raise Usage(f"name {s.name[:80]!r} must be letters, digits, dots, - and _", where=where)
+    for at, model in enumerate(s.models):
+        if model.bytes > CHUNKS_MAX * (model.chunk_mib << 20):
+            raise Usage(f"more than {CHUNKS_MAX} chunks; use a larger chunk_mib", where=f"{where}: models[{at}]")
+        for number in model.nodes:
+            check_node(count, number, f"{where}: models[{at}]")
+    if len({m.seed for m in s.models}) < len(s.models):
+        raise Usage("two models of one seed are one model; give each its own", where=f"{where}: models")
+    if s.joins.present > count or s.pulls.warm > count:
+        raise Usage(f"joins.present and pulls.warm are at most nodes.count, {count}", where=where)
+    for at, fault in enumerate(s.faults):
+        if not fault.kind.startswith("origin"):
+            check_node(count, max(fault.first, 0) + fault.nodes - 1, f"{where}: faults[{at}]")
+    seeds = {m.seed for m in s.models}
+    for seed in s.expect.model_seconds_max:
+        if seed not in seeds:
+            raise Usage(f"no model has the seed {seed!r}", where=f"{where}: expect: model_seconds_max")
+    if s.calls:
+        parsed(lambda: Calls.parse(s.calls), f"{where}: calls")
 
 
 def _build(kind: type[T], value: object, where: str) -> T:
@@ -153,7 +186,10 @@ def _build(kind: type[T], value: object, where: str) -> T:
     ]  # fmt: skip
     if missing:
         raise Usage(f"{missing[0]!r} is missing", where=where)
-    return kind(**{n: _value(hints[n], v, f"{where}: {n}") for n, v in value.items()})
+    found = {n: _value(hints[n], v, f"{where}: {n}") for n, v in value.items()}
+    for name, one in found.items():
+        check(kind.__name__, name, one, f"{where}: {name}")
+    return kind(**found)
 
 
 def _value(hint: Any, value: object, where: str) -> object:
@@ -172,6 +208,8 @@ def _value(hint: Any, value: object, where: str) -> object:
         if not isinstance(value, dict):
             raise Usage(f"expected a mapping, got {value!r}", where=where)
         return {str(k): _value(float, v, f"{where}: {k}") for k, v in value.items()}
+    if hint == Mapping[str, Any] and not isinstance(value, dict):
+        raise Usage(f"expected a mapping, got {value!r}", where=where)
     if getattr(hint, "__origin__", None) is tuple:
         if not isinstance(value, list):
             raise Usage(f"expected a list, got {value!r}", where=where)
