@@ -22,7 +22,6 @@ def main() -> None:
     with nginx(data.root) as server:
         contestants = [
             ours(f"{server.url}/origin"),
-            ours(f"{server.url}/origin", "--write", "direct", name="ours (direct)"),
             ours(f"{server.url}/origin", "--write", "buffered", name="ours (buffered)"),
             ours(f"{server.url}/origin", "--unverified", "--write", "direct", name="ours (unverified)", verified=False),
             *downloaders(server.url, data.files),

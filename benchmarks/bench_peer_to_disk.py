@@ -12,7 +12,7 @@ from benchmarks.peers import downloaders, ours
 from benchmarks.rounds import WORK, Contestant, arguments, chosen, finish, in_own_network, run_rounds
 from benchmarks.servers import nginx, python_server
 
-COMPARED = ("rclone", "s5cmd", "curl", "aria2", "aiohttp_plain")
+COMPARED = ("rclone", "rclone, then sync", "s5cmd", "curl", "aria2", "aiohttp_plain")
 
 
 def main() -> None:
@@ -24,9 +24,8 @@ def main() -> None:
         port = peer.url.rpartition(":")[2]
         documents = f"{source.url}/origin"
         contestants = [
-            ours(documents, "--peer", port),
-            ours(documents, "--peer", port, "--write", "direct", name="ours (direct)"),
-            ours(documents, "--peer", port, "--write", "buffered", name="ours (buffered)"),
+            ours(documents, "--peers", port),
+            ours(documents, "--peers", port, "--write", "buffered", name="ours (buffered)"),
             *(c for c in downloaders(source.url, data.files) if c.name in COMPARED),
         ]
 

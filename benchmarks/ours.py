@@ -61,13 +61,15 @@ def forget_digests() -> None:
 
 
 async def pull(args: argparse.Namespace) -> None:
-    """One node. With --peer every chunk comes from that node; with --have another model is on its disk already."""
+    """One node. With --peers all chunks come from those nodes; with --have another model is on its disk already."""
     if args.unverified:
         forget_digests()
     store, origin, peers = NvmeStore(args.directory / "store", write=args.write), open_origin(args.url), PeerClient()
-    others = (Node("peer", "127.0.0.1", args.peer),) if args.peer else (Node("me", "127.0.0.1", 1),)
+    ports = [int(port) for port in args.peers.split(",") if port]
+    others = tuple(Node(f"peer-{i}", "127.0.0.1", port) for i, port in enumerate(ports))
+    members = Views(others or (Node("me", "127.0.0.1", 1),))
     limits = Limits(origin_concurrency=args.in_flight, in_flight_chunks=args.in_flight)
-    resolver = Resolver("me", store, peers, origin, Views(others), LoopClock(), limits=limits)
+    resolver = Resolver("me", store, peers, origin, members, LoopClock(), limits=limits)
 
     async def deliver(tag: str) -> Delivered:
         manifest = await read_manifest(origin, tag)
@@ -126,7 +128,7 @@ def main() -> None:
     one.add_argument("directory", type=Path)
     one.add_argument("--in-flight", type=int, default=8)
     one.add_argument("--unverified", action="store_true")
-    one.add_argument("--peer", type=int, default=0)
+    one.add_argument("--peers", default="", help="ports of nodes that have everything")
     one.add_argument("--have", default="")
     node = verbs.add_parser("agent")
     node.add_argument("url")

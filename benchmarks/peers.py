@@ -32,39 +32,18 @@ def downloaders(url: str, files: Sequence[str], *, one_by_one: bool = False) -> 
         return Contestant(name, lambda out: [tool("python"), script, name, url, str(out), *names])
 
     rclone = [tool("rclone"), "copy", "--config", "/dev/null", "-q"]
-    s3 = [
-        *rclone,
-        "--s3-provider",
-        "Other",
-        "--s3-endpoint",
-        url,
-        "--s3-access-key-id",
-        "x",
-        "--s3-secret-access-key",
-        "x",
-    ]
     http = [*rclone, "--http-url", f"{url}/bucket/", "--files-from", str(listed), "--no-traverse"]
     found = [library(name) for name in LIBRARIES]
-    found.append(
-        Contestant(
-            "rclone",
-            lambda out: [
-                *http,
-                "--transfers",
-                "16" if one_by_one else "8",
-                "--multi-thread-streams",
-                "4",
-                ":http:",
-                str(out),
-            ],
-        )
-    )
+    transfers = "16" if one_by_one else "8"
+    fetch = [*http, "--transfers", transfers, "--multi-thread-streams", "4", ":http:"]
+    found.append(Contestant("rclone", lambda out: [*fetch, str(out)]))
+    synced = 'out="$1"; shift; "$@" "$out" && exec sync -f "$out"'
+    found.append(Contestant("rclone, then sync", lambda out: ["sh", "-c", synced, "sh", str(out), *fetch]))
     found.append(Contestant("aria2", lambda out: _aria2(url, files, out, one_by_one)))
     found.append(Contestant("curl", lambda out: _curl(url, files, out, one_by_one)))
     found.append(Contestant("s5cmd", lambda out: _s5cmd(url, files, out), env=SIGNED))
     if not one_by_one:
         found.append(Contestant("aws-cli", lambda out: _aws(url, files, out), env=SIGNED))
-        del s3
     return found
 
 

@@ -16,6 +16,7 @@ RATIOS = (
     "ratio_wall_to_best_peer", "ratio_cpu_to_best_peer", "ratio_wall_to_rclone", "ratio_to_one_copy",
     "ratio_origin_to_best_peer", "moved_share",
 )  # fmt: skip
+EXTRA = ("moved_gb", "origin_copies", "uploaded_gb", "read_p50_ms", "read_p99_ms")
 COLUMNS = ("GB/s", "core-s/GB", "server core-s/GB", "peak MB", "verified")
 
 
@@ -47,7 +48,7 @@ def tables() -> str:
 
 def workload(line: dict[str, Any]) -> str:
     rows = {"**ours**": line["ours"], **line.get("variants", {}), **line["peers"]}
-    extra = sorted({k for r in rows.values() for k in r if k in ("moved_gb", "origin_copies", "uploaded_gb")})
+    extra = sorted({k for r in rows.values() for k in r if k in EXTRA})
     head = ["", *COLUMNS, *extra]
     out = [f"### {line['workload']}\n", _origin(line), "", _row(head), _row(["---"] * len(head))]
     for name, row in sorted(rows.items(), key=lambda item: float(item[1].get("core_s_per_gb", 1e9))):

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -234,13 +234,24 @@ def finish(
     variants = {n: r for n, r in rows.items() if n.startswith("ours")}
     done = [r for r in peers.values() if "failed" not in r]
     line = {
-        "workload": workload, "gb": round(gigabytes, 3), "machine": machine(), "commit": commit(), "seed": args.seed,
-        "smoke": args.smoke, "ours": ours, "variants": variants, "peers": peers,
+        **about(workload, gigabytes, args), "ours": ours, "variants": variants, "peers": peers,
         "ratio_wall_to_best_peer": _ratio(ours, done, "wall_s"),
         "ratio_cpu_to_best_peer": _ratio(ours, done, "core_s_per_gb"), **more,
     }  # fmt: skip
+    tell({"ours": ours, **variants, **peers}, line, args)
+
+
+def about(workload: str, gigabytes: float, args: argparse.Namespace) -> dict[str, object]:
+    """What every result says of its run."""
+    return {
+        "workload": workload, "gb": round(gigabytes, 3), "machine": machine(), "commit": commit(), "seed": args.seed,
+        "smoke": args.smoke,
+    }  # fmt: skip
+
+
+def tell(rows: Mapping[str, object], line: dict[str, object], args: argparse.Namespace) -> None:
     if not args.json:
-        for name, row in {"ours": ours, **variants, **peers}.items():
+        for name, row in rows.items():
             print(f"{name:28} {row}", file=sys.stderr)
     save(line, args)
     print(json.dumps(line))

@@ -45,8 +45,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 20
+def wait_for(port: int, process: subprocess.Popen[bytes], ready_s: float = 20.0) -> None:
+    until = time.monotonic() + ready_s
     while time.monotonic() < until:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -81,13 +81,13 @@ def nginx(root: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def python_server(script: str, *args: str) -> Iterator[Server]:
+def python_server(script: str, *args: str, ready_s: float = 20.0) -> Iterator[Server]:
     """A module of ours that listens on the port given as its first argument."""
     port = free_port()
     command = [sys.executable, "-m", script, str(port), *args]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
-        wait_for(port, process)
+        wait_for(port, process, ready_s)
         yield Server(f"http://127.0.0.1:{port}", (process.pid,))
     finally:
         process.terminate()

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 QUICK = ("origin_to_disk", "swarm", "sim_validation")
-SLOW = ("peer_to_disk", "serve", "small_files", "delta", "mirror", "chunking")
+SLOW = ("peer_to_disk", "serve", "small_files", "delta", "mirror", "chunking", "flatness")
 
 
 @pytest.mark.parametrize("workload", [*QUICK, *(pytest.param(w, marks=pytest.mark.slow) for w in SLOW)])
