@@ -236,10 +236,11 @@ def _write_extras(args: argparse.Namespace, record: Record) -> None:
         with whole_file(args.timestamps) as file, naming(args.timestamps):
             file.write(render(record.words).encode())
     if args.dump:
-        _dump(Path(args.dump), record)
+        with whole_file(args.dump) as file, naming(args.dump):
+            file.write(_dumped(record))
 
 
-def _dump(path: Path, record: Record) -> None:
+def _dumped(record: Record) -> bytes:
     """text_tokens [T], audio_tokens [T, K] (-1 where there is none), pcm [N], word_times [W, 2]; words as metadata."""
     import torch
 
@@ -252,7 +253,7 @@ def _dump(path: Path, record: Record) -> None:
         "text_tokens": torch.tensor(record.tokens, dtype=torch.int64), "audio_tokens": torch.from_numpy(codes),
         "pcm": torch.from_numpy(pcm), "word_times": torch.from_numpy(times),
     }  # fmt: skip
-    weights.write(path, tensors, {"words": json.dumps([w.text for w in record.words], ensure_ascii=False)})
+    return weights.packed(tensors, {"words": json.dumps([w.text for w in record.words], ensure_ascii=False)})
 
 
 def _report(call: Call, engine: Engine, record: Record, took_s: float, clock: Mapping[str, float]) -> None:

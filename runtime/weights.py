@@ -14,7 +14,7 @@ from threading import Thread
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor
 
 from runtime.errors import CheckpointInvalid
@@ -76,8 +76,21 @@ def _in_memory(descriptor: int, size: int) -> bool:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Writes a file of tensors."""
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, dict(metadata or {}))
+    """Writes a file of tensors, whole or not at all: what stood under the name stands there until all is on disk."""
+    partial = path.with_name(f".{path.name[:200]}.{os.getpid()}.partial")
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, dict(metadata or {}))
+        with open(partial, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def packed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The same file in memory, for who writes it by other means."""
+    return save({name: tensor.contiguous() for name, tensor in tensors.items()}, dict(metadata))
 
 
 def check(tensors: Mapping[str, Tensor], expected: Mapping[str, Shape], where: str, *, values: bool = True) -> None:

@@ -69,9 +69,10 @@ def ours(directory: Path, case: Case, dtype: str) -> tuple[ProbedStep, list[int]
     return runners[0], tokens, codes, float(np.median(whole)) if whole else 0.0
 
 
-def case_of(directory: Path, steps: int) -> Case:
+def case_of(directory: Path, steps: int, *, temp: float = 0.0, seed: int = 0) -> Case:
     named = json.loads((directory / "config.json").read_text())["conditioners"]
-    return Case("compare", "small" if named else "small-prompted", StreamSpec(temp=0, text_temp=0, cfg=2.0), 24, steps)
+    spec = StreamSpec(temp=temp, text_temp=temp, cfg=2.0, seed=seed)
+    return Case("compare", "small" if named else "small-prompted", spec, 24, steps)
 
 
 def relative_distances(directory: Path, *, dtype: str, steps: int) -> tuple[list[float], list[float]]:
@@ -95,7 +96,8 @@ def reference(directory: Path, case: Case, dtype: str) -> oracle.Heard:
     model = oracle.load(directory, dtype=checkpoint.DTYPES[dtype])
     return oracle.listen(
         model, case.entries(processor.encode), voices=voice_files(case, directory, config.voice_suffix),
-        cfg=case.spec.cfg, steps_max=case.steps, logits=True, sound=False,
+        cfg=case.spec.cfg, temp=case.spec.temp or 0.0, seed=case.spec.seed, steps_max=case.steps, logits=True,
+        sound=False,
     )  # fmt: skip
 
 
@@ -109,16 +111,21 @@ def kept(path: Path, heard: oracle.Heard | None) -> oracle.Heard:
 
 
 def main() -> int:
-    """`python -m tests.golden.compare DIR --keep RUN.npz`, twice: first the reference, then ours and a JSON line."""
+    """`python -m tests.golden.compare DIR --keep RUN.npz`, twice: first the reference, then ours and a JSON line.
+
+    With `--temp` and `--seed` both draw their tokens, from the same noise.
+    """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--keep", type=Path, required=True, help="the reference's run; made if it does not exist")
     parser.add_argument("--dtype", default="float32", choices=sorted(checkpoint.DTYPES))
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--temp", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    case = case_of(args.directory, args.steps)
+    case = case_of(args.directory, args.steps, temp=args.temp, seed=args.seed)
     if not args.keep.exists():
         began = time.process_time()
         kept(args.keep, reference(args.directory, case, args.dtype))
@@ -130,7 +137,8 @@ def main() -> int:
     frames = len(codes) - delays.max_delay
     undelayed = np.stack([[codes[t + d][q] for t in range(frames)] for q, d in enumerate(delays.codebook_delays)])
     facts = {
-        "checkpoint": args.directory.name, "dtype": args.dtype, "steps": len(tokens),
+        "checkpoint": args.directory.name, "dtype": args.dtype, "temp": args.temp, "seed": args.seed,
+        "steps": len(tokens),
         "frames": frames - delays.delay_steps, "text_equal": tokens == heard.text_tokens,
         "codes_equal": bool(np.array_equal(undelayed, heard.codes)),
         "text_logits_distance": max(_distances(run.text, heard.text_logits)),

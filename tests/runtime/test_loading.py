@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from runtime import checkpoint, weights
@@ -133,6 +135,20 @@ def test_unknown_types_of_codec_are_listed(small_checkpoint: Path, tmp_path: Pat
     (tmp_path / "c" / "config.json").write_text(json.dumps({**raw, "codec": {"type": "wax cylinder"}}))
     with pytest.raises(NameUnknown, match="mimi, spectral"):
         checkpoint.load(tmp_path / "c")
+
+
+def test_a_file_of_weights_that_cannot_be_written_whole_leaves_the_earlier_one(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    weights.write(path, {"a": torch.ones(3)})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # a full disk that needs no disk
+    try:
+        with pytest.raises((OSError, SafetensorError)):
+            weights.write(path, {"a": torch.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
+    assert torch.equal(weights.read(path)["a"], torch.ones(3))
 
 
 def test_weights_are_used_where_they_lie(small_checkpoint: Path) -> None:

@@ -81,14 +81,15 @@ def test_an_interrupt_leaves_the_earlier_sound_as_it_was(
     assert [p.name for p in tmp_path.iterdir()] == ["k.wav"] and out.read_bytes() == b"the good one"
 
 
+@pytest.mark.parametrize("flag", ["-o", "--dump"])
 def test_a_file_that_cannot_be_written_whole_is_not_there_and_is_named(
-    small_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
 ) -> None:
-    out = tmp_path / "x.wav"
+    out = tmp_path / ("x.wav" if flag == "-o" else "x.safetensors")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # a full disk that needs no disk
     try:
-        assert main(["say", "one two", "-o", str(out), "--model", str(small_checkpoint)]) == 1
+        assert main(["say", "one two", flag, str(out), "--model", str(small_checkpoint)]) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert str(out) in capsys.readouterr().err and not list(tmp_path.iterdir())
