@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from runtime.checkpoint import start
+from runtime.checkpoint import DTYPES, start
 from runtime.config import ModelSettings
 from runtime.port import Engine, LaneState, Pcm, StreamSpec
 from runtime.train.device import add_device
@@ -207,14 +207,17 @@ def main() -> None:
     parser.add_argument("--figures", default="wer,duration,odd,partial,speed", help="which to measure")
     parser.add_argument("--teacher", action="store_true", help="also the teacher's own error rate")
     parser.add_argument("--show", type=int, default=0, help="print what was heard for this many sentences")
+    parser.add_argument("--dtype", default="float32", choices=sorted(DTYPES), help="what the model computes in")
     add_device(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     lines = json.loads(HELD_OUT.read_text())[: args.sentences]
-    engine = start(ModelSettings(model=args.voice, device=str(args.device), text_rules=("en",)))
+    engine = start(
+        ModelSettings(model=args.voice, device=str(args.device), dtype=args.dtype, text_rules=("en",))
+    )  # fmt: skip
     wanted = set(re.split(r"\W+", args.figures))
     judge = Recogniser() if wanted & {"wer", "partial"} or args.teacher else None
-    out: Figures = {"voice": str(args.voice), "device": str(args.device)}
+    out: Figures = {"voice": str(args.voice), "device": str(args.device), "dtype": args.dtype}
     if "speed" in wanted:
         out |= speed(engine, lines)
     if "duration" in wanted:
