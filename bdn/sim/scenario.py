@@ -116,6 +116,8 @@ class Scenario:
     limits: Limits = field(default_factory=Limits)
     strict: bool = False
     """Claims at the origin before each read of it, as with `--strict-origin`."""
+    rivals: bool = True
+    """Whether the other ways are run as well, where the command does not say."""
     time_s_max: float = 7200.0
     """Simulated seconds after which the run is given up: somebody waits for ever."""
     expect: Expect = Expect()

@@ -29,7 +29,7 @@ def study(scenario: Scenario, seed: int, *, alone: bool = False, say: Callable[[
         say(f"{scenario.name}: {scenario.nodes.count} nodes")
         outcomes = {"bdn": simulate(scenario, seed)}
         check_accounts(outcomes["bdn"])
-        for name, rival in {} if alone else RIVALS.items():
+        for name, rival in RIVALS.items() if scenario.rivals and not alone else ():
             say(f"{scenario.name}: {name}")
             outcomes[name] = simulate(scenario, seed, rival())
     rivals = {n: o for n, o in outcomes.items() if n != "bdn"}
