@@ -47,7 +47,11 @@ class Ask:
 
 
 class Sink(Protocol):
-    """Where one chunk's bytes go while they arrive: in order, each once, hashed as they pass."""
+    """Where one chunk's bytes go while they arrive: in order, each once, hashed as they pass.
+
+    Of what another machine or an origin sends, every byte is written from the event loop: the memory behind is the
+    loop's, shared by all sinks.
+    """
 
     chunk: Chunk
     received: int

@@ -28,6 +28,7 @@ from bdn.ports import Sink, TagEntry
 from bdn.sinks import disk_error
 
 READ_PIECE_BYTES = 256 << 10
+FETCH_PIECE_BYTES = 1 << 20  # A turn of a thread each: smaller pieces cost more in turns than in reading.
 TAGS_INDEX = "tags.json"  # What a static server cannot list for itself.
 
 
@@ -40,27 +41,31 @@ class DirectoryOrigin:
             raise Invalid("there is no such origin directory", where=str(self.root), hint="mirror a model there first")
 
     async def fetch_into(self, chunk: Chunk, sink: Sink, *, stall_s: float) -> None:
-        await asyncio.to_thread(self._fetch, chunk, sink)
+        """Read in threads, because a mounted directory may be slow; written from here, where a sink belongs."""
+        buffer = memoryview(bytearray(min(FETCH_PIECE_BYTES, chunk.size)))
+        done = 0
+        while done < chunk.size:
+            got = await asyncio.to_thread(self._read_piece, chunk, done, buffer)
+            if not done and sink.received:
+                sink.restart()
+            sink.write(buffer[:got])
+            done += got
 
-    def _fetch(self, chunk: Chunk, sink: Sink) -> None:
+    def _read_piece(self, chunk: Chunk, at: int, buffer: memoryview) -> int:
+        """Opens the file each time: a caller that is cancelled leaves no descriptor to a thread that still reads."""
         path = self.root / chunk_key(chunk.digest)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            with path.open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                got = os.preadv(file.fileno(), [buffer], at) if size == chunk.size else 0
         except FileNotFoundError:
             raise ChunkMissing(chunk.digest, source=str(self.root)) from None
         except OSError as why:
             raise Invalid(f"cannot read a chunk: {why.strerror}", where=str(path)) from why
-        try:
-            size = os.fstat(fd).st_size
-            if size != chunk.size:
-                raise ShortRead(chunk.digest, source=str(self.root), got_bytes=size, want_bytes=chunk.size)
-            if sink.received:
-                sink.restart()
-            buffer = memoryview(bytearray(READ_PIECE_BYTES))
-            while got := os.readv(fd, [buffer]):
-                sink.write(buffer[:got])
-        finally:
-            os.close(fd)
+        if not got:
+            there = at if size == chunk.size else size
+            raise ShortRead(chunk.digest, source=str(self.root), got_bytes=there, want_bytes=chunk.size)
+        return got
 
     async def read_document(self, digest: Digest, *, bytes_max: int) -> bytes:
         return await asyncio.to_thread(_read_document, self.root, digest, bytes_max)

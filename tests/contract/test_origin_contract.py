@@ -68,6 +68,26 @@ def test_a_stored_chunk_is_held_and_reads_back(origin: Open) -> None:
     asyncio.run(work())
 
 
+class LoopSink(MemorySink):
+    """As those past the page cache: their memory belongs to the event loop."""
+
+    def write(self, piece: memoryview | bytes) -> None:
+        asyncio.get_running_loop()  # Raises RuntimeError in any other thread.
+        super().write(piece)
+
+
+def test_a_sink_is_written_from_the_event_loop(origin: Open) -> None:
+    async def work() -> None:
+        async with origin() as (writer, reader):
+            await writer.put(CHUNK, BODY)
+            sink = LoopSink(CHUNK)
+            sink.write(b"of an earlier source")
+            await reader.fetch_into(CHUNK, sink, stall_s=5)
+            assert bytes(sink.data) == BODY
+
+    asyncio.run(work())
+
+
 def test_what_is_not_there_is_missing(origin: Open) -> None:
     async def work() -> None:
         async with origin() as (writer, reader):
