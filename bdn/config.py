@@ -83,16 +83,10 @@ def _convert(kind: type, text: object) -> object:
         return words[str(text).lower()]
     if isinstance(text, bool | list | dict):
         raise ValueError
-    if kind is int:
-        return _size(str(text))
+    for suffix, scale in _SIZE_UNITS.items() if kind in (int, float) else ():
+        if str(text).endswith(suffix):
+            return kind(float(str(text)[: -len(suffix)]) * scale)
     return Path(str(text)).expanduser() if kind is Path else kind(text)
-
-
-def _size(text: str) -> int:
-    for suffix, scale in _SIZE_UNITS.items():
-        if text.endswith(suffix):
-            return int(float(text[: -len(suffix)]) * scale)
-    return int(text)
 
 
 def setting(

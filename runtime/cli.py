@@ -133,14 +133,18 @@ def build_parser(verb: str, module: Verb) -> argparse.ArgumentParser:
 
 
 def _top_parser() -> argparse.ArgumentParser:
+    from runtime import VERSION
+
     width = max(map(len, VERBS))
     verbs = "\n".join(f"  {name.ljust(width)}  {about}" for name, (_, about) in VERBS.items())
-    return _Parser(
+    parser = _Parser(
         prog="tts", usage="tts VERB [options]", formatter_class=argparse.RawDescriptionHelpFormatter,
         description=f"Streaming speech from checkpoints in the published layout.\n\nverbs:\n{verbs}",
         epilog="`tts VERB --help` shows examples and settings. Exit codes: 0 done, 1 failed, 2 usage, 3 integrity, "
         "4 unavailable, 130 interrupted.",
     )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"tts {VERSION}")
+    return parser
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from runtime.errors import Usage
 PREFIX = "TTS_"
 NOT_SETTINGS = frozenset({"TTS_CONFIG"})
 WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+SIZE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 Group = TypeVar("Group")
 
 
@@ -80,6 +81,9 @@ def _convert(kind: type, text: object) -> object:
         return WORDS[str(text).lower()]
     if isinstance(text, bool | list | dict):
         raise ValueError
+    for suffix, scale in SIZE_UNITS.items() if kind in (int, float) else ():
+        if str(text).endswith(suffix):
+            return kind(float(str(text)[: -len(suffix)]) * scale)
     return Path(str(text)).expanduser() if kind is Path else kind(text)
 
 
@@ -225,7 +229,8 @@ def add_flags(parser: argparse.ArgumentParser, *groups: type) -> None:
             if not s.secret:
                 unit = f" [{s.unit}]" if s.unit else ""
                 words = f"{s.about}{unit} ({s.env}; default: {_shown(s.default)})".replace("%", "%%")
-                section.add_argument(s.flag, dest=s.name, default=None, metavar=s.name.upper(), help=words)
+                bare: dict[str, Any] = {"nargs": "?", "const": "true"} if s.kind is bool else {}
+                section.add_argument(s.flag, dest=s.name, default=None, metavar=s.name.upper(), help=words, **bare)
 
 
 def _shown(default: object) -> str:

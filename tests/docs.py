@@ -49,12 +49,25 @@ def verbs(package: str, command: str) -> str:
 def settings(package: str) -> str:
     rows = []
     for s in importlib.import_module(f"{package}.config").all_settings():
-        bounds = "" if s.low is None and s.high is None else f"{s.low:g} to {s.high:g}"
+        bounds = "" if s.low is None and s.high is None else f"{shown(s.low, s.unit)} to {shown(s.high, s.unit)}"
         bounds = " · ".join(s.choices) or bounds
-        default = "" if s.default in ("", ()) else f"`{s.default}`"
+        default = "" if s.default in ("", ()) else f"`{shown(s.default, s.unit)}`"
         flag = "environment only" if s.secret else f"`{s.flag}`"
         rows.append((flag, f"`{s.env}`", default, s.unit, bounds, clean(s.about)))
     return table(("flag", "variable", "default", "unit", "bounds", ""), rows)
+
+
+def shown(value: object, unit: str) -> str:
+    """A setting's value as a person would write it: whole powers of two as sizes, lists with commas."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if unit == "bytes" and isinstance(value, int | float):
+        for suffix, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+            if value >= scale and value % scale == 0:
+                return f"{value / scale:g}{suffix}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def metrics_bdn() -> str:

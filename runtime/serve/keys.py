@@ -27,6 +27,7 @@ from runtime.errors import Usage
 
 ANYBODY = KeyLimits("anybody")
 TOKEN_S = 300.0
+HOW = "`keys:`, then for each key `- {name: team-a, sha256: …}`; the hash is that of printf %s \"$KEY\" | sha256sum"
 _HEX = re.compile(r"[0-9a-f]{64}")
 _FIELDS = {"name", "sha256", "streams_max", "starts_per_minute", "priority"}
 
@@ -93,11 +94,13 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     """The keys of a file. Raises Usage, which names the entry but never shows a key."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as why:
-        raise Usage(f"{path}: cannot be read as YAML: {type(why).__name__}", "see --keys") from None
+    except OSError as why:
+        raise Usage(f"{path}: the key file cannot be read: {why.strerror}", HOW) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as why:
+        raise Usage(f"{path}: cannot be read as YAML: {type(why).__name__}", HOW) from None
     entries = raw.get("keys") if isinstance(raw, dict) else None
     if not isinstance(entries, list) or not entries:
-        raise Usage(f"{path}: must hold a list `keys` with at least one entry", "see --keys")
+        raise Usage(f"{path}: must hold a list `keys` with at least one entry", HOW)
     keys = tuple(_key(entry, f"{path}: key {n}") for n, entry in enumerate(entries, start=1))
     names = [k.limits.name for k in keys]
     if len(set(names)) != len(names):
@@ -115,7 +118,7 @@ def _key(entry: object, where: str) -> Key:
         raise Usage(f"{where} ({name}): sha256 must be 64 hex digits", 'printf %s "$KEY" | sha256sum')
     limits = [entry.get(f, 0) for f in ("streams_max", "starts_per_minute")]
     if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in limits):
-        raise Usage(f"{where} ({name}): limits are whole numbers, 0 for none", "see --keys")
+        raise Usage(f"{where} ({name}): limits are whole numbers, 0 for none", HOW)
     if not isinstance(rank, str) or rank.upper() not in Priority.__members__:
         raise Usage(f"{where} ({name}): unknown priority", "there are: batch, normal, high")
     return Key(bytes.fromhex(digest), KeyLimits(name, limits[0], limits[1], Priority[rank.upper()]))

@@ -46,6 +46,8 @@ def test_sizes_are_written_with_units_or_as_bytes() -> None:
     for text in ("64MiB", "67108864"):
         given = flags("--mirror-window-bytes", text, group=MirrorSettings)
         assert config.load(MirrorSettings, given, {}, {}).mirror_window_bytes == 64 << 20
+    given = flags("--upload-bytes-per-s", "100MB")
+    assert config.load(AgentSettings, given, {}, {}).upload_bytes_per_s == 100e6, "rates are sizes a second"
 
 
 def test_lists_are_comma_separated_in_text_and_lists_in_the_file() -> None:

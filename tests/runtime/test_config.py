@@ -1,0 +1,40 @@
+"""Settings of `tts` as people write them: switches with and without a word, sizes with units, odd ones refused."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from runtime import VERSION, cli, config
+from runtime.config import ServeSettings
+from runtime.errors import Usage
+
+
+def load(*argv: str) -> ServeSettings:
+    parser = argparse.ArgumentParser()
+    config.add_flags(parser, ServeSettings)
+    return config.load(ServeSettings, parser.parse_args(argv), {}, {})
+
+
+def test_a_switch_needs_no_word_and_takes_one() -> None:
+    assert load("--keyless").keyless and load("--keyless", "true").keyless
+    assert not load("--keyless", "false").keyless and not load().keyless
+    assert not load("--trim-silence", "no", "--keyless").trim_silence
+
+
+def test_a_switch_with_another_word_is_refused_naming_it() -> None:
+    with pytest.raises(Usage, match=r"--keyless is not true or false: 'perhaps'"):
+        load("--keyless", "perhaps")
+
+
+def test_sizes_are_written_with_units_or_as_bytes() -> None:
+    assert load("--message-bytes-max", "64KiB").message_bytes_max == 64 << 10
+    assert load("--message-bytes-max", "65536").message_bytes_max == 64 << 10
+    with pytest.raises(Usage, match="--message-bytes-max is not a whole number: '64 parsecs'"):
+        load("--message-bytes-max", "64 parsecs")
+
+
+def test_the_command_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tts {VERSION}\n"
