@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from bdn import config
+from bdn.membership.dns import NEWS_S
 
 ROOT = Path(__file__).resolve().parents[2]
 RENDERED = ["base", "tts", "overlays/dev"]
@@ -119,6 +120,11 @@ def test_every_bdn_setting_in_the_manifests_exists() -> None:
     assert {"BDN_ORIGIN", "BDN_NAME", "BDN_PEERS_DNS"} <= ours.keys()
     for name, value in ours.items():
         known[name].parse(value, name)
+
+
+def test_members_from_dns_are_waited_for_as_long_as_their_news_may_take() -> None:
+    [data] = [o["data"] for o in render("base") if o["kind"] == "ConfigMap"]
+    assert float(data.get("BDN_SETTLE_S", NEWS_S)) >= NEWS_S, "with less, nodes that join read the origin in groups"
 
 
 def test_the_gate_is_a_command_line_that_parses() -> None:
