@@ -15,7 +15,10 @@ import pytest
 from bdn.fleet import free_ports
 from tests import docs
 
-PAGES = ["README.md", "manifests/README.md", "k8s/README.md", "runtime/README.md"]
+PAGES = [
+    "README.md", "bdn/README.md", "benchmarks/README.md", "benchmarks/scenarios/README.md", "k8s/README.md",
+    "manifests/README.md", "runtime/README.md", "runtime/train/README.md", "voices/demo/README.md",
+]  # fmt: skip
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
