@@ -21,7 +21,7 @@ from torch import Tensor
 from runtime import model_config as configs
 from runtime import weights
 from runtime.cli import Call
-from runtime.errors import NameUnknown
+from runtime.errors import NameUnknown, Usage
 from runtime.model import layout
 from runtime.model.layout import CONDITIONS
 from runtime.model.mimi_config import expected_shapes, parse_mimi_config
@@ -108,6 +108,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(call: Call) -> int:
     args = call.args
     directory = Path(args.directory)
+    if (directory / "config.json").exists():  # a random one has the names of a published one: it would overwrite it
+        raise Usage(f"{directory} holds a checkpoint already", "remove it, or name another directory")
     make(directory, args.size, seed=args.seed, dtype=getattr(torch, args.dtype), voices=args.voices)
     files = {p.name: p.stat().st_size for p in sorted(directory.iterdir()) if p.is_file()}
     call.fact({"directory": str(directory), "files": files}, "\n".join(f"{n} {s}" for n, s in files.items()))

@@ -27,13 +27,16 @@ tts bench load --url https://api.openai.com --protocol openai --key "$OPENAI_API
 tts bench soak --url http://127.0.0.1:8089 --minutes 30
 """
 GROUPS: tuple[type, ...] = ()
+URL = "http://127.0.0.1:8089"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("ttfa", "load", "soak"), help="calls one after another, at random, or chaos")
-    parser.add_argument("--url", default="http://127.0.0.1:8089", help="base URL of the server")
-    parser.add_argument("--protocol", choices=("gradium", "openai"), default="gradium")
-    parser.add_argument("--key", default="bench", help="API key")
+    parser.add_argument("--url", default=URL, help=f"base URL of the server (default: {URL})")
+    parser.add_argument(
+        "--protocol", choices=("gradium", "openai"), default="gradium", help="how it is spoken to (default: gradium)"
+    )
+    parser.add_argument("--key", default="bench", help="API key (default: bench)")
     parser.add_argument("--voice", default="", help="voice; empty lets the server choose")
     parser.add_argument("--count", type=int, default=30, help="calls to make (default: 30)")
     parser.add_argument("--rate", type=float, default=0.0, help="calls a second (default: ttfa 0.5, load 1)")
@@ -65,6 +68,8 @@ def run(line: CommandLine) -> int:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
     line.fact(facts, _for_people(facts))
+    if args.what != "soak" and not facts["heard"]:
+        line.say(f"tts bench: no call was heard ({_flat(facts['errors'])}): does a server answer at {args.url}?")
     return 0 if facts.get("passed", True) and (facts.get("heard") or args.what == "soak") else 1
 
 
@@ -84,4 +89,7 @@ def _for_people(facts: dict[str, object]) -> str:
 
 
 def _flat(value: object) -> str:
-    return "  ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+    """Words for a value; a dash where nothing was measured."""
+    if isinstance(value, dict):
+        return "  ".join(f"{k} {_flat(v)}" for k, v in value.items()) or "–"
+    return "–" if value is None else str(value)

@@ -96,13 +96,15 @@ def quantile(values: Sequence[float], q: float) -> float:
     return float(np.quantile(values, q)) if len(values) else 0.0
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Milliseconds: median, tails, and the middle half's width."""
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Milliseconds: median, tails, and the middle half's width; None for each where nothing was measured."""
+    if not values:
+        return dict.fromkeys(("p50", "p95", "p99", "iqr", "min", "max"))
     ms = [v * 1e3 for v in values]
     return {
         "p50": round(quantile(ms, 0.5), 2), "p95": round(quantile(ms, 0.95), 2), "p99": round(quantile(ms, 0.99), 2),
         "iqr": round(quantile(ms, 0.75) - quantile(ms, 0.25), 2),
-        "min": round(min(ms, default=0.0), 2), "max": round(max(ms, default=0.0), 2),
+        "min": round(min(ms), 2), "max": round(max(ms), 2),
     }  # fmt: skip
 
 
@@ -126,7 +128,7 @@ def summary(takes: Sequence[Take]) -> dict[str, object]:
         "streams_with_underruns": sum(1 for h in results if h.underruns),
         "underrun_s": round(sum(h.underrun_s for h in results), 3),
         "audio_s": round(audio_s, 2),
-        "rtf_p50": round(quantile([h.rtf for h in results], 0.5), 3),
-        "audio_mean_s": round(statistics.fmean([h.audio_s for h in results]), 3) if results else 0.0,
+        "rtf_p50": round(quantile([h.rtf for h in results], 0.5), 3) if results else None,
+        "audio_mean_s": round(statistics.fmean([h.audio_s for h in results]), 3) if results else None,
         "late_start_ms_max": round(max((h.late_start_s for h in results), default=0.0) * 1e3, 2),
     }

@@ -1,8 +1,9 @@
-"""Settings of `tts` as people write them: switches with and without a word, sizes with units, odd ones refused."""
+"""The `tts` command as people type it: switches, sizes with units, its version, and what it refuses."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +39,12 @@ def test_sizes_are_written_with_units_or_as_bytes() -> None:
 def test_the_command_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"tts {VERSION}\n"
+
+
+def test_a_random_checkpoint_never_overwrites_one_that_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert cli.main(["make-checkpoint", str(tmp_path)]) == 2
+    assert "holds a checkpoint already" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["config.json"]

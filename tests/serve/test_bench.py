@@ -72,6 +72,8 @@ def test_underruns_are_what_a_player_that_starts_at_once_would_miss() -> None:
 def test_the_summary_has_all_its_figures_and_the_same_keys_for_nothing() -> None:
     full = summary([take((10.1 + n / 100, tone(0.5))) for n in range(10)])
     assert set(full) == set(summary([]))
+    nothing = summary([])["first_sound_ms"]
+    assert isinstance(nothing, dict) and set(nothing.values()) == {None}, "nothing measured is no time of 0 ms"
     spread = full["first_sound_ms"]
     assert isinstance(spread, dict)
     assert spread["p50"] == pytest.approx(145, abs=6) and spread["iqr"] == pytest.approx(45, abs=1)
