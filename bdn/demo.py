@@ -24,7 +24,7 @@ from typing import Any
 from bdn.client import AgentClient
 from bdn.config import MirrorSettings, OriginSettings
 from bdn.digest import Digest
-from bdn.errors import Corrupt, Invalid
+from bdn.errors import Corrupt, Invalid, Usage
 from bdn.fleet import Fleet
 from bdn.inspection import inspect
 from bdn.manifest import Manifest
@@ -35,9 +35,10 @@ from bdn.receipt import Receipt, Span
 from bdn.receipt import Wave as WaveAccount
 from bdn.receipt_page import page
 from bdn.rollout import Member, Wave, account, make_members
+from bdn.specs import default_name
 from bdn.upstreams import open_upstream
 
-REF, TAG = "demo-voice", "latest"
+TAG = "latest"
 VOICE = Path(__file__).resolve().parents[1] / "voices" / "demo"  # In a checkout; an installed package has none.
 TEXT = "Every node read its weights once, and nobody had to wait for the others."
 
@@ -103,7 +104,7 @@ class Demo:
                     fleet, Path(stored), self._env, bytes_per_s=self._story.origin_bytes_per_s
                 )
             flags = ["--origin", counter.url]
-        ref = f"{REF}:{TAG}@{first.manifest}"
+        ref = f"{self._name}:{TAG}@{first.manifest}"
         cold = await self._wave(fleet, "node", (), ref, flags, counter, self._story.speech, first.model_bytes)
         warm = None
         if self._story.warm:
@@ -112,6 +113,16 @@ class Demo:
         return self._receipt(about, stored, first, second, cold, warm)
 
     # Before: a checkpoint at the origin
+
+    @property
+    def _name(self) -> str:
+        """What the model is called: its tag stays at an origin of one's own, so it must not be another model's."""
+        if not self._story.model:
+            return "demo-voice"
+        try:
+            return default_name(self._story.model)
+        except Usage:  # A name that no model may have: here it is only a word in the receipt.
+            return "demo-model"
 
     async def _checkpoint(self, fleet: Fleet) -> tuple[Path, str]:
         """The model's directory, and in plain words what it is."""
@@ -151,7 +162,7 @@ class Demo:
             bar(progress.bytes_read, progress.bytes_total)
 
         try:
-            return await mirror(upstream, writer, MirrorPlan(REF, TAG), show)
+            return await mirror(upstream, writer, MirrorPlan(self._name, TAG), show)
         finally:
             await writer.close()
             await upstream.close()
@@ -231,8 +242,8 @@ class Demo:
         if self._story.kill:
             self._notes.append(f"{cold[0][-1].name} was ended with SIGKILL while it pulled.")
         model = {
-            "ref": f"{REF}:{TAG}", "digest": str(first.manifest), "bytes": first.model_bytes, "files": first.files,
-            "chunks": first.chunks_total, "about": about,
+            "ref": f"{self._name}:{TAG}", "digest": str(first.manifest), "bytes": first.model_bytes,
+            "files": first.files, "chunks": first.chunks_total, "about": about,
         }  # fmt: skip
         told = {"bytes_read": first.bytes_read, "bytes_stored": first.bytes_uploaded,
                 "again_bytes_read": second.bytes_read, "again_bytes_stored": second.bytes_uploaded}  # fmt: skip

@@ -56,6 +56,9 @@ def test_a_300_mb_model_costs_one_copy_cold_and_none_warm(large: Path, tmp_path:
     assert r["model"]["bytes"] > MODEL_BYTES and r["model"]["files"] == 105
     assert r["cold"]["origin_copies"] == 1.0 and r["warm"]["origin_copies"] == 0.0
     assert r["mirror"]["again_bytes_stored"] == 0
+    assert r["model"]["ref"] == "large-model:latest", "one's own model is not called the demo's"
+    text = Path(r["report_html"]).read_text(encoding="utf-8")
+    assert "<h1>large-model:latest onto 4 nodes</h1>" in text and "mirror again" in text
     assert len(r["agents"]) == 4 and all(a["state"] == "ready" for a in r["agents"])
     size = r["model"]["bytes"]
     moved = r["cold"]["bytes_by_tier"]
