@@ -21,7 +21,8 @@ class BdnError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        line = f"{self.what} ({self.where})" if self.where else self.what
+        named = not self.where or self.what.startswith(f"{self.where} ")  # The place is said once.
+        line = self.what if named else f"{self.what} ({self.where})"
         return f"{line}: {self.hint}" if self.hint else line
 
 

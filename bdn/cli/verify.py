@@ -65,7 +65,8 @@ def _store(call: Call) -> int:
 
     digest, size, bad = asyncio.run(work())
     if bad:
-        raise Corrupt(f"{len(bad)} chunks of {reference} went bad on disk: {bad[0][:15]}…", hint="`bdn pull` heals it")
+        many = "1 chunk" if len(bad) == 1 else f"{len(bad)} chunks"
+        raise Corrupt(f"{many} of {reference} went bad on disk: {bad[0][:15]}…", hint="`bdn pull` heals it")
     value = {"digest": str(digest), "bytes": size, "ok": True}
     call.console.fact(value, f"{reference} is {digest}: {size_text(size)} read, every byte matches")
     return 0
