@@ -1,6 +1,6 @@
 """Owns the pictures of a run, as SVG: who is done when, what the origin sent, who got bytes from whom, who waits.
 
-matplotlib is an optional extra (`pip install 'bdn[sim]'`); without it `draw` says so in one line.
+matplotlib is the optional extra `sim`; without it `draw` says so in one line.
 """
 
 from __future__ import annotations
@@ -15,13 +15,20 @@ from bdn.sim.run import Outcome
 
 COLOURS = ("#0b6e4f", "#c1440e", "#5b5ea6", "#b08900", "#777777")
 
+TITLES = {
+    "completion": "who has the model when",
+    "origin": "what the origin sent",
+    "flows": "who got bytes from whom",
+    "callers": "who waits",
+}
+
 
 def draw(outcomes: Mapping[str, Outcome], waits: Mapping[str, Waits], where: Path, name: str) -> list[Path]:
     """Writes `where/NAME-*.svg` and returns their paths. Raises Usage without matplotlib."""
     try:
         import matplotlib
     except ImportError:
-        raise Usage("pictures need matplotlib", hint="pip install 'bdn[sim]'") from None
+        raise Usage("pictures need matplotlib", hint="pip install matplotlib") from None
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": name, "axes.spines.top": False, "axes.spines.right": False})
     from matplotlib import pyplot
@@ -38,6 +45,7 @@ def draw(outcomes: Mapping[str, Outcome], waits: Mapping[str, Waits], where: Pat
     for kind, paint in painters:
         figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
         paint(axes)
+        axes.set_title(f"{name}: {TITLES[kind]}", loc="left", fontsize="medium")
         path = where / f"{name}-{kind}.svg"
         figure.savefig(path, metadata={"Date": None})
         pyplot.close(figure)
@@ -72,7 +80,8 @@ def _flows(axes: Any, outcome: Outcome) -> None:
     for _, source, node, _, size in outcome.world.trace.events:
         grid[node][source + 1] += size / 1e9
     image = axes.imshow(grid, cmap="viridis", interpolation="nearest", aspect="auto")
-    axes.set(xlabel="from (column 0 is the origin)", ylabel="to node")
+    axes.xaxis.set_major_formatter(lambda column, _: "origin" if column == 0 else f"{column - 1:g}")
+    axes.set(xlabel="from the origin, from node", ylabel="to node")
     axes.figure.colorbar(image, label="GB")
 
 
