@@ -130,11 +130,13 @@ class NvmeStore:
         return frozenset(self._model(manifest).verified_chunks())
 
     async def admit(self, manifest: Manifest) -> None:
-        if manifest.digest in self._models:
+        if self._stands(manifest.digest):
             return
         async with self._admission:
-            if manifest.digest in self._models:
+            if self._stands(manifest.digest):
                 return
+            if manifest.digest in self._models:
+                await self.remove(manifest.digest)
             complete = [m for m in self._models.values() if m.published]
             had = {f.digest for m in complete for f in m.manifest.files}
             need = sum(f.size for f in manifest.files if f.digest not in had) + SPARE_BYTES
@@ -216,7 +218,7 @@ class NvmeStore:
 
     def published(self, manifest: Digest) -> str | None:
         model = self._models.get(manifest)
-        return str(model.directory) if model is not None and model.published else None
+        return str(model.directory) if model is not None and model.published and not model.vanished() else None
 
     def models(self) -> Iterable[Digest]:
         return tuple(self._models)
@@ -264,6 +266,8 @@ class NvmeStore:
         Costs one read of the model at disk speed and 0.2 core-seconds per GB.
         """
         model, bad = self._model(manifest), []
+        if model.vanished():
+            return tuple(sorted(model.verified_chunks()))
         for digest in sorted(model.verified_chunks()):
             if not await asyncio.to_thread(model.intact, digest):
                 await self.found_bad(manifest, digest)
@@ -293,6 +297,10 @@ class NvmeStore:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
+
+    def _stands(self, manifest: Digest) -> bool:
+        model = self._models.get(manifest)
+        return model is not None and not model.vanished()
 
     def _model(self, manifest: Digest) -> ModelOnDisk:
         model = self._models.get(manifest)

@@ -96,6 +96,10 @@ class ModelOnDisk:
     def directory(self) -> Path:
         return self._final if self.published else self._staging
 
+    def vanished(self) -> bool:
+        """Whether somebody else deleted or moved the directory of a complete model: nothing of it is here."""
+        return self.published and not self._final.is_dir()
+
     def verified_chunks(self) -> Iterable[Digest]:
         return [c.digest for at, c in enumerate(self._chunks) if at in self._bits]
 
@@ -245,6 +249,8 @@ class ModelOnDisk:
 
     def forget(self, digest: Digest) -> None:
         """Bytes went bad: the model is not whole until they are fetched again, into files of their own."""
+        if self.vanished():
+            return
         if self.published:
             os.rename(self._final, self._staging)
             self.published = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -287,6 +288,25 @@ def shared_bytes(path: Path) -> int:
     out = subprocess.run(["filefrag", "-v", "-b1", path], capture_output=True, text=True, check=False).stdout
     rows = [line.split(":") for line in out.splitlines() if line.strip()[:1].isdigit()]
     return sum(int(row[3]) for row in rows if "shared" in row[-1])
+
+
+def test_a_model_deleted_behind_the_store_is_not_published_and_comes_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        store, a, b = NvmeStore(tmp_path), model(), model(extra="changed")
+        for m in (a, b):
+            await fill(store, m)
+            await store.publish(m.manifest.digest)
+        shutil.rmtree(str(store.published(a.manifest.digest)))
+        assert store.published(a.manifest.digest) is None
+        assert set(await store.verify(a.manifest.digest)) == {c.digest for c in a.chunks}
+        await store.found_bad(a.manifest.digest, a.chunks[0].digest)
+        assert await store.verify(b.manifest.digest) == ()
+        await fill(store, a)
+        same_files(await store.publish(a.manifest.digest), a)
+        assert await store.verify(a.manifest.digest) == ()
+        store.close()
+
+    asyncio.run(work())
 
 
 def test_a_removed_model_leaves_nothing_and_frees_no_other(tmp_path: Path) -> None:
