@@ -3,8 +3,10 @@
 Blocks: one is filled from the socket, hashed while hot, and written with O_DIRECT from the same memory. Whoever gives
 one back leaves it on top: as long as nobody asks this node for chunks, a pull goes round in the few megabytes that
 stay in the CPU's cache. Private blocks lie in huge pages (0.48 core-s/GB, against 0.58 in a memfd's small ones, each
-of which is pinned for every write). Once others ask, chunks go through shared blocks instead, those of a memfd: there
-they stay, verified, until the memory is needed, and are served by sendfile; their files are cold.
+of which is pinned for every write). The chunks that others will come for, those that this node owns, go through shared
+blocks instead, those of a memfd: there they stay, verified, until the memory is needed, and are served by sendfile;
+their files are cold. Eight nodes at once: 0.83 core-s per node-GB and 1.16 x the origin's time for one copy, against
+0.90 and 1.39 when nothing is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ HUGE_PAGE = 2 << 20
 BLOCK_BYTES = 1 << 20  # One write: smaller ones cost more each, larger ones fall out of the cache.
 SHARED_BLOCKS = 128  # An agent that pulls stays under 300 MB with all of them touched.
 PRIVATE_BLOCKS = 32  # One for each body that arrives, and those on their way to the disk.
-INTEREST = 64  # So many more chunks are kept after one was asked for.
 
 
 @dataclass
@@ -52,7 +53,6 @@ class Arena:
         self._private = [i * self.block_bytes for i in reversed(range(private))]
         self._shared = [self._private_bytes + i * self.block_bytes for i in reversed(range(shared))]
         self._kept: dict[Digest, _Kept] = {}
-        self._interest = 0
 
     def take(self, *, to_keep: bool = False) -> int | None:
         """A block's offset in `memory`, the one given back last first; None when all are in use.
@@ -76,11 +76,6 @@ class Arena:
         """Bytes of a block that was taken to keep, as sendfile wants them."""
         return Span(self.fd, begin - self._private_bytes, size)
 
-    def keeps(self) -> bool:
-        """Whether the next chunk should stay for others once it is verified; asked once a chunk."""
-        self._interest = max(0, self._interest - 1)
-        return self._interest > 0
-
     def keep(self, digest: Digest, blocks: list[int], spans: Sequence[Span]) -> None:
         """The chunk in these blocks is verified: serve it from here until they are needed."""
         if digest in self._kept:
@@ -96,8 +91,6 @@ class Arena:
                 self._shared += kept.blocks
 
     def open(self, digest: Digest) -> ArenaChunk | None:
-        """Asking alone, even in vain, is the sign that chunks are worth keeping."""
-        self._interest = INTEREST
         kept = self._kept.pop(digest, None)
         if kept is None:
             return None

@@ -35,14 +35,15 @@ class DirectSink(FileSink):
     no block to be had it is a plain `FileSink`.
     """
 
-    def __init__(self, chunk: Chunk, fd: int, base: int, *, path: str, arena: Arena) -> None:
+    def __init__(self, chunk: Chunk, fd: int, base: int, *, path: str, arena: Arena, keep: bool = False) -> None:
+        """keep: once verified, the chunk stays in memory to be sent from, as long as there is room."""
         super().__init__(chunk, fd, base, path=path, in_place=True)
         self._arena = arena
         self._direct_fd = open_direct(path) if arena.writes.available else -1
         self._block: int | None = None
         self._begin = self._end = 0
         """Of the bytes in the block that are not written yet, as offsets in the arena."""
-        self._keep = arena.keeps()
+        self._worth_keeping = self._keep = keep
         self._kept: list[int] = []
         self._spans: list[Span] = []
         self._in_air: set[int] = set()
@@ -175,7 +176,7 @@ class DirectSink(FileSink):
     def restart(self) -> None:
         super().restart()
         self._drop()
-        self._keep, self._failed = self._arena.keeps(), None
+        self._keep, self._failed = self._worth_keeping, None
 
     @property
     def buffered(self) -> bool:

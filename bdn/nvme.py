@@ -170,12 +170,12 @@ class NvmeStore:
                 self.discard(sink)
         return False
 
-    def sink(self, manifest: Digest, chunk: Chunk) -> FileSink:
+    def sink(self, manifest: Digest, chunk: Chunk, *, hot: bool = False) -> FileSink:
         model = self._model(manifest)
         arena = None
         if past_the_cache(self._write, model.manifest.total_bytes, available_memory()):
             arena = self._arena = self._arena or Arena(*self._arena_blocks)
-        return model.sink(chunk, arena)
+        return model.sink(chunk, arena, keep=hot)
 
     async def commit(self, manifest: Digest, sink: Sink) -> None:
         assert isinstance(sink, FileSink)

@@ -118,7 +118,7 @@ class ModelOnDisk:
 
     # Writing
 
-    def sink(self, chunk: Chunk, arena: Arena | None = None) -> FileSink:
+    def sink(self, chunk: Chunk, arena: Arena | None = None, *, keep: bool = False) -> FileSink:
         """In the file itself for the first taker, past the page cache where there is an arena; beside it for a second
         (a hedge), so that no unverified byte can ever land on verified ones. In memory for a pack of small files."""
         if chunk.digest in self.spread:
@@ -133,7 +133,7 @@ class ModelOnDisk:
             sink = (
                 FileSink(chunk, fd, at, path=name, in_place=True)
                 if arena is None
-                else DirectSink(chunk, fd, at, path=name, arena=arena)
+                else DirectSink(chunk, fd, at, path=name, arena=arena, keep=keep)
             )
             self._in_place[chunk.digest] = sink
             return sink

@@ -82,8 +82,11 @@ class Store(Protocol):
     async def adopt(self, manifest: Digest, chunk: Chunk) -> bool:
         """Put a chunk in place from another model on this disk; False when none has it. Verified as a fetch is."""
 
-    def sink(self, manifest: Digest, chunk: Chunk) -> Sink:
-        """A place for one chunk of an admitted model. Not visible until `commit`."""
+    def sink(self, manifest: Digest, chunk: Chunk, *, hot: bool = False) -> Sink:
+        """A place for one chunk of an admitted model. Not visible until `commit`.
+
+        hot: others are about to ask for it, so it is worth keeping where it can be sent from.
+        """
 
     async def commit(self, manifest: Digest, sink: Sink) -> None:
         """The sink's digest was checked: put every placement of the chunk in place and mark it verified."""

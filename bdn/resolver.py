@@ -24,7 +24,7 @@ from bdn.policy import Limits, OriginUse
 from bdn.ports import Ask, Claims, Clock, Holding, Lease, Membership, Origin, Peers, Sink, Store, Tier
 from bdn.questions import Questions
 from bdn.roster import Roster
-from bdn.sources import AskPeer, GiveUp, Pause, Probe, ReadOrigin, Tried, next_source
+from bdn.sources import AskPeer, GiveUp, Pause, Probe, ReadOrigin, Tried, asked_for, next_source
 from bdn.standing import Standing
 from bdn.strict import Strict
 from bdn.uploads import Uploads
@@ -254,7 +254,7 @@ class Resolver:
         try:
             if self.store.has(chunk.digest) and await self.store.adopt(manifest, chunk):
                 return self._arrived(flight, Outcome(Tier.NVME, self.me))
-            flight.sink = self.store.sink(manifest, chunk)
+            flight.sink = self.store.sink(manifest, chunk, hot=asked_for(chunk, self.me, self.roster))
             committed = False
             try:
                 outcome = await self._fetch(flight, flight.sink)

@@ -251,6 +251,14 @@ def _holder(known: Known, above: Node | None, me: str, roster: Roster, usable: _
     return None if name is None else roster.get(name)
 
 
+def asked_for(chunk: Chunk, me: str, roster: Roster) -> bool:
+    """Whether other nodes will come to this one for the chunk: to its owner among all, or in its zone."""
+    mine = roster.get(me)
+    zone = mine.zone if mine is not None and mine.zone else None
+    ranked = roster.ranked(chunk.digest, zone)
+    return len(roster.nodes) > 1 and bool(ranked) and ranked[0].name == me
+
+
 def _owns(chunk: Chunk, me: str, roster: Roster) -> bool:
     owner = roster.owner(chunk.digest)
     return owner is None or owner.name == me

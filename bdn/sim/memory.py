@@ -58,6 +58,8 @@ class MemoryStore:
         self._models: dict[Digest, tuple[Manifest, set[Digest]]] = {}
         self._published: dict[Digest, str] = {}
         self.open_sinks = 0
+        self.hot: set[Digest] = set()
+        """What it was told that others are about to ask for."""
 
     def has(self, digest: Digest) -> bool:
         return digest in self.bytes
@@ -74,9 +76,11 @@ class MemoryStore:
         self._models[manifest][1].add(chunk.digest)
         return True
 
-    def sink(self, manifest: Digest, chunk: Chunk) -> MemorySink:
+    def sink(self, manifest: Digest, chunk: Chunk, *, hot: bool = False) -> MemorySink:
         assert manifest in self._models, "the model was not admitted"
         self.open_sinks += 1
+        if hot:
+            self.hot.add(chunk.digest)
         return MemorySink(chunk)
 
     async def commit(self, manifest: Digest, sink: object) -> None:

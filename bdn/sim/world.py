@@ -95,7 +95,7 @@ class SimStore:
         self._models[manifest][1].add(chunk.digest)
         return True
 
-    def sink(self, manifest: Digest, chunk: Chunk) -> SimSink:
+    def sink(self, manifest: Digest, chunk: Chunk, *, hot: bool = False) -> SimSink:
         return SimSink(chunk)
 
     async def commit(self, manifest: Digest, sink: Sink) -> None:

@@ -24,9 +24,9 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-def make(path: Path, body: bytes, arena: Arena, base: int = 0) -> DirectSink:
+def make(path: Path, body: bytes, arena: Arena, base: int = 0, *, keep: bool = False) -> DirectSink:
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    return DirectSink(Chunk(Digest.of(body), len(body)), fd, base, path=str(path), arena=arena)
+    return DirectSink(Chunk(Digest.of(body), len(body)), fd, base, path=str(path), arena=arena, keep=keep)
 
 
 def receive(sink: DirectSink, body: bytes, piece: int) -> None:
@@ -51,10 +51,10 @@ def blocks_left(arena: Arena) -> int:
 
 @pytest.mark.parametrize("base", [0, 1, 4095, 4096, 5000])
 @pytest.mark.parametrize("size", [1, 4095, 4096, 8192, 8193, 30_001])
-@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("private", [0, 2])
 def test_a_body_lies_in_its_file_at_any_alignment(
-    tmp_path: Path, base: int, size: int, asked: bool, private: int
+    tmp_path: Path, base: int, size: int, keep: bool, private: int
 ) -> None:
     async def work() -> None:
         before, body, arena = (
@@ -63,9 +63,7 @@ def test_a_body_lies_in_its_file_at_any_alignment(
             Arena(3, private, BLOCK),
         )
         (tmp_path / "file").write_bytes(before)
-        if asked:
-            arena.open(Digest.of(b"someone asks for something"))
-        sink = make(tmp_path / "file", body, arena, base)
+        sink = make(tmp_path / "file", body, arena, base, keep=keep)
         receive(sink, bytes(size)[: size // 2], 999)
         sink.restart()
         receive(sink, body, 3000)
@@ -75,7 +73,7 @@ def test_a_body_lies_in_its_file_at_any_alignment(
         sink.close()
         assert (tmp_path / "file").read_bytes() == before[:base] + body + before[base + size :]
         kept = arena.open(sink.chunk.digest)
-        assert (kept is not None) == (asked and base % 4096 + size <= 3 * BLOCK)
+        assert (kept is not None) == (keep and base % 4096 + size <= 3 * BLOCK)
         if kept is not None:
             assert b"".join(os.pread(s.fd, s.size, s.offset) for s in kept.spans) == body
             kept.close()
@@ -190,9 +188,8 @@ def test_a_second_attempt_waits_for_what_the_first_still_writes(tmp_path: Path) 
 def test_a_chunk_that_is_being_sent_keeps_its_memory(tmp_path: Path) -> None:
     async def work() -> None:
         arena = Arena(2, 0)
-        assert arena.open(Digest.of(b"one")) is None, "asked for before it is here: from now on they are kept"
         for body in (b"one", b"two"):
-            sink = make(tmp_path / body.decode(), body, arena)
+            sink = make(tmp_path / body.decode(), body, arena, keep=True)
             sink.write(body)
             sink.settled = True
             sink.close()

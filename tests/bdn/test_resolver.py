@@ -15,6 +15,7 @@ from bdn.ports import Ask, Tier
 from bdn.roster import Node, Roster
 from bdn.sim.loop import run
 from bdn.sim.memory import Cluster, CountingOrigin, model
+from bdn.sources import asked_for
 
 ONE, BYTES = model(1)
 CHUNK = ONE.chunks[0]
@@ -49,6 +50,27 @@ def test_the_owner_reads_the_origin_once_and_everyone_else_asks_the_owner() -> N
         assert c.resolvers[owner].ledger.origin_reasons == {"owner": 1}
 
     run(main())
+
+
+def test_a_store_hears_which_chunks_others_will_come_for() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, *rest = await all_join(c)
+        await asyncio.gather(*(obtain(c, n) for n in (owner, *rest)))
+        assert {n: c.stores[n].hot for n in c.stores} == {n: {CHUNK.digest} if n == owner else set() for n in c.stores}
+        alone = cluster("a")
+        await all_join(alone)
+        await obtain(alone, "a")
+        assert not alone.stores["a"].hot, "there is nobody to ask"
+
+    run(main())
+
+
+def test_an_owner_in_its_zone_is_asked_there() -> None:
+    roster = Roster((Node("a", zone="x"), Node("b", zone="x"), Node("c", zone="y"), Node("d", zone="y")))
+    asked = [n.name for n in roster.nodes if asked_for(CHUNK, n.name, roster)]
+    firsts = {z: next(n.name for n in roster.ranked(CHUNK.digest) if n.zone == z) for z in "xy"}
+    assert asked == sorted(firsts.values())
 
 
 def test_many_callers_on_one_node_share_one_fetch_and_cancelling_one_leaves_the_others() -> None:
