@@ -26,7 +26,7 @@ from runtime.model.codec import Codec, load_codec
 from runtime.model.layout import SpeechModel
 from runtime.model_config import ModelConfig
 from runtime.port import StreamSpec, TextFeed
-from runtime.text import Pronunciation, TextFrontEnd
+from runtime.text import TextFrontEnd
 from runtime.text_feed import ProseFeed
 from runtime.text_rules import chosen_rules
 from runtime.voices import Voices
@@ -53,8 +53,7 @@ class Checkpoint:
         rules = self.text_rules if spec.text_rules is None else spec.text_rules
         if not rules and not spec.pronunciations:
             return PlainFeed(maker)
-        pronunciations = [Pronunciation(*pair) for pair in spec.pronunciations]
-        return ProseFeed(TextFrontEnd(rules, pronunciations), maker)
+        return ProseFeed(TextFrontEnd(rules, spec.pronunciations), maker)
 
 
 def load(
@@ -116,7 +115,9 @@ def start(settings: ModelSettings, trace: Trace | None = None) -> SpeechEngine:
     engine = SpeechEngine(
         checkpoint.model, checkpoint.codec, checkpoint.voices, checkpoint.make_feed, RUNNERS[settings.step],
         lanes=settings.lanes, patience=settings.lookahead, trace=trace,
-        prompt=clip_prompts(checkpoint.codec, checkpoint.voices),
+        prompts=clip_prompts(
+            checkpoint.codec, checkpoint.voices, by_embedding=checkpoint.config.speaks_by_embedding
+        ),
     )  # fmt: skip
     engine.prepare()
     return engine

@@ -27,23 +27,40 @@ KEPT_MAX = 64
 
 
 class ClipPrompts:
-    """The prompt of each voice that is a sound file, encoded once and kept (the KEPT_MAX used last)."""
+    """The prompt of each voice that is a sound file, encoded once and kept (KEPT_MAX of them), and each clone."""
 
     def __init__(self, encoder: VoiceEncoder, sample_rate: int, voices: Voices) -> None:
         self._encoder, self._rate, self._voices = encoder, sample_rate, voices
         self._kept: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
+        self._cloned: dict[str, NDArray[np.int64]] = {}
 
-    def __call__(self, mix: Sequence[Part]) -> NDArray[np.int64]:
-        """Codes [P, K] of the one voice in the mix. Raises SpecInvalid for more, CheckpointInvalid for a bad clip."""
+    def __call__(self, mix: Sequence[Part]) -> NDArray[np.int64] | None:
+        """Codes [P, K] of the one voice in the mix, None for a model's only voice, which needs none.
+
+        Raises SpecInvalid for more than one, CheckpointInvalid for a bad clip.
+        """
         if len(mix) != 1:
             raise SpecInvalid("voice", "this model's voices are sounds, and sounds cannot be mixed")
         name = mix[0].name
+        if name in self._cloned:
+            return self._cloned[name]
+        if self._voices.file(name) is None:
+            return None
         if name not in self._kept:
             self._kept[name] = prompt_codes(self._encoder, self._clip(name), self._rate)
             if len(self._kept) > KEPT_MAX:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(name)
         return self._kept[name]
+
+    def add(self, name: str, clip: Samples) -> None:
+        """A cloned voice. From any thread: encoding touches no lane, and the codes appear whole."""
+        self._cloned[name] = prompt_codes(self._encoder, clip, self._rate)
+        self._voices.admit(name)
+
+    def drop(self, name: str) -> None:
+        self._voices.dismiss(name)
+        self._cloned.pop(name, None)
 
     def _clip(self, name: str) -> Samples:
         from runtime.audio_av import ClipUnreadable, read_clip
@@ -64,8 +81,8 @@ def prompt_codes(encoder: VoiceEncoder, clip: Samples, rate: int) -> NDArray[np.
     return codes[0, :, :-DROPPED_FRAMES].t().contiguous().cpu().numpy()
 
 
-def clip_prompts(codec: Codec, voices: Voices) -> ClipPrompts | None:
-    """The prompts of voices that are sound files; None where the voices are of another kind or there is none."""
-    if voices.files_are_sounds and isinstance(codec, VoiceEncoder):
+def clip_prompts(codec: Codec, voices: Voices, *, by_embedding: bool) -> ClipPrompts | None:
+    """The prompts of a model that continues sounds; None where voices are embeddings or the codec has no encoder."""
+    if not by_embedding and isinstance(codec, VoiceEncoder):
         return ClipPrompts(codec, codec.sample_rate, voices)
     return None

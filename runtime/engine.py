@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from runtime.delays import FRAME_S
-from runtime.errors import NoFreeLane, SpecInvalid, StreamClosed
+from runtime.errors import CannotClone, NoFreeLane, SpecInvalid, StreamClosed
 from runtime.graphs import MakeRunner
 from runtime.lanes import INTS_BEFORE_FORCED, NOT_FORCED, HostInputs, allocate, restart, set_rows
 from runtime.model.codec import Codec
 from runtime.model.frame import FrameStep
 from runtime.model.layout import SpeechModel
 from runtime.model.sampling import Noise, limit_top_k
-from runtime.port import SPEAKERS_MAX, Entry, FrameOut, LaneState, StreamSpec, TextFeed, WordTime
+from runtime.port import SPEAKERS_MAX, Entry, FrameOut, LaneState, Pcm, StreamSpec, TextFeed, WordTime
 from runtime.voices import Part, Voices
 from runtime.wordfeed import FeedRules, Placed, WordFeed
 
@@ -33,7 +34,16 @@ TEMP_MAX, BONUS_MAX, PADDING_MAX, CFG_MAX = 4.0, 20.0, 1000, 10.0
 # Called after each step with (lane, step, text token, codes [K]): what `tts say --dump` records.
 Trace = Callable[[int, int, int, NDArray[np.int64]], None]
 Prompt = NDArray[np.int64]  # [P, K]: the codes of a voice prompt
-PromptMaker = Callable[[Sequence[Part]], Prompt]
+
+
+class Prompts(Protocol):
+    """The voices that are sounds; see cloning.py."""
+
+    def __call__(self, mix: Sequence[Part]) -> Prompt | None: ...
+
+    def add(self, name: str, clip: Pcm) -> None: ...
+
+    def drop(self, name: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -66,12 +76,12 @@ class SpeechEngine:
         *,
         lanes: int = 1,
         patience: int | None = None,
-        prompt: PromptMaker | None = None,
+        prompts: Prompts | None = None,
         trace: Trace | None = None,
     ) -> None:
         config = model.config
         self.config, self._model, self._codec = config, model, codec
-        self._voices, self._make_feed, self._prompt, self._trace = voices, make_feed, prompt, trace
+        self._voices, self._make_feed, self._prompts, self._trace = voices, make_feed, prompts, trace
         self._ways = 2 if config.guided else 1
         state = allocate(
             config, codec, lanes=lanes, ways=self._ways, codebooks=model.depth.codebooks, top_k=TOP_K,
@@ -122,6 +132,17 @@ class SpeechEngine:
 
     def text_feed(self, spec: StreamSpec) -> TextFeed:
         return self._make_feed(spec)
+
+    def clone(self, name: str, clip: Pcm) -> None:
+        if self.config.speaks_by_embedding:
+            raise CannotClone("this checkpoint's voices are embeddings, and what makes them was never published")
+        if self._prompts is None:
+            raise CannotClone("this checkpoint's codec has no encoder")
+        self._prompts.add(name, clip)
+
+    def forget(self, name: str) -> None:
+        if self._prompts is not None:
+            self._prompts.drop(name)
 
     def open(self, spec: StreamSpec) -> int:
         mixes = self._voices.check(spec.voices)
@@ -236,8 +257,8 @@ class SpeechEngine:
         text_temp = _bounded("text_temp", config.text_temp if spec.text_temp is None else spec.text_temp, 0, TEMP_MAX)
         final = _whole("final_padding", spec.final_padding, FINAL_PADDING, PADDING_MAX)
         prompt = None
-        if not config.speaks_by_embedding and self._prompt is not None:
-            prompt = self._prompt(mixes[0])
+        if not config.speaks_by_embedding and self._prompts is not None:
+            prompt = self._prompts(mixes[0])
         rules = FeedRules(
             card=config.text_card + 1, lookahead=config.lookahead, patience=self._patience,
             max_padding=_whole("max_padding", spec.max_padding, MAX_PADDING, PADDING_MAX),

@@ -53,6 +53,12 @@ class SpecInvalid(SpeechError):
         super().__init__(f"{setting}: {why}")
 
 
+class CannotClone(SpeechError):
+    """This checkpoint cannot make a voice from a clip; the message says what it lacks."""
+
+    exit_code = 2
+
+
 class NoFreeLane(SpeechError):
     """Every lane is held. The caller decides whether to wait or to refuse."""
 

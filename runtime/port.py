@@ -25,6 +25,15 @@ SPEAKERS_MAX = 5  # Speakers of one stream, and the places for voices in the sou
 
 
 @dataclass(frozen=True, slots=True)
+class Pronunciation:
+    """One entry of a user's dictionary: wherever `original` is written, say `rewrite`."""
+
+    original: str
+    rewrite: str
+    case_sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StreamSpec:
     """What one stream asks for. None means: the checkpoint's own value. A value out of bounds is refused by `open`.
 
@@ -45,7 +54,7 @@ class StreamSpec:
     initial_padding: int | None = None  # steps before the first word
     final_padding: int | None = None  # steps after the last one
     text_rules: tuple[str, ...] | None = None  # how written things are read out; () as they stand
-    pronunciations: tuple[tuple[str, str], ...] = ()  # (written, said), before all rules
+    pronunciations: tuple[Pronunciation, ...] = ()  # before all rules; of two that match, the first
     padding_between: int = 1  # least steps between words beyond their own tokens; articulates better than 0
 
 
@@ -150,6 +159,15 @@ class Engine(Protocol):
 
     def text_feed(self, spec: StreamSpec) -> TextFeed:
         """A fresh feed for one stream. May be called from any thread."""
+
+    def clone(self, name: str, clip: Pcm) -> None:
+        """Makes a voice of that name from a clip at `sample_rate`. May be called from any thread; takes a second.
+
+        Raises SpecInvalid for a clip too short, CannotClone where this checkpoint lacks what it takes.
+        """
+
+    def forget(self, name: str) -> None:
+        """Drops a cloned voice; streams that speak with it are not disturbed. May be called from any thread."""
 
     def open(self, spec: StreamSpec) -> int:
         """The lane that now holds a fresh stream. Raises NoFreeLane; NameUnknown for a voice; SpecInvalid."""

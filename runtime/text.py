@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from runtime.port import SPEAKERS_MAX
+from runtime.port import SPEAKERS_MAX, Pronunciation
 from runtime.text_rules import chosen_rules
 from runtime.text_scan import Scanner, Tag, Token, token_of
 from runtime.text_window import NeedMore, Reading, Window
@@ -52,15 +52,6 @@ class Turn:
 
 
 Item = Word | Pause | Flush | Turn
-
-
-@dataclass(frozen=True, slots=True)
-class Pronunciation:
-    """One entry of a user's dictionary: wherever `original` is written, say `rewrite`."""
-
-    original: str
-    rewrite: str
-    case_sensitive: bool = False
 
 
 class TextFrontEnd:

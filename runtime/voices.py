@@ -57,6 +57,7 @@ class Voices:
         self._config = config
         self._files = _find(directory, config)
         self._loaded: dict[str, Tensor] = {}
+        self._cloned: set[str] = set()
         self.positions = 0
         if config.speaks_by_embedding and self._files:
             self.positions = self._embedding(self.names[0]).shape[0]
@@ -71,13 +72,25 @@ class Voices:
         return bool(self._files) and not self._config.speaks_by_embedding
 
     def file(self, name: str) -> Path | None:
-        """The voice's file, None for the only voice of a model. Raises NameUnknown, which lists those there are."""
+        """The voice's file, None for a cloned voice and for the only one of a model.
+
+        Raises NameUnknown, which lists those there are.
+        """
+        if name in self._cloned:
+            return None
         if not self._files and name == ONLY_VOICE:
             return None
         for known in (name, f"{name}.wav"):
             if known in self._files:
                 return self._files[known]
         raise NameUnknown("voice", name, self.names)
+
+    def admit(self, name: str) -> None:
+        """From now on there is a voice of that name, which is no file."""
+        self._cloned.add(name)
+
+    def dismiss(self, name: str) -> None:
+        self._cloned.discard(name)
 
     def check(self, voices: Sequence[str]) -> tuple[tuple[Part, ...], ...]:
         """The parsed voices of a stream, all of them known; the first one there is if none is named."""

@@ -46,19 +46,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-seeds", action="store_true", help="send no seeds, for servers that refuse them")
     parser.add_argument("--minutes", type=float, default=1.0, help="length of a soak (default: 1)")
     parser.add_argument("--streams", type=int, default=4, help="calls of a soak at a time (default: 4)")
+    parser.add_argument("--pause-s", type=float, default=0.25, help="mean pause between a soak's calls (default: 0.25)")
 
 
 def run(line: CommandLine) -> int:
     args = line.args
-    if args.count < 1 or args.rate < 0 or args.tokens_per_s < 0 or args.minutes <= 0 or args.streams < 1:
-        raise Usage("--count, --rate, --tokens-per-s, --minutes and --streams must be positive")
+    whole, times = min(args.count, args.streams), min(args.minutes, args.pause_s)
+    if whole < 1 or times <= 0 or min(args.rate, args.tokens_per_s) < 0:
+        raise Usage("--count, --rate, --tokens-per-s, --minutes, --streams and --pause-s must be positive")
     if args.protocol == "openai" and (args.tokens_per_s or args.what == "soak"):
         raise Usage("the OpenAI protocol takes a text whole", "use --protocol gradium")
     target = Target(
         args.url, args.protocol, args.key, args.voice, args.connection == "warm", args.tokens_per_s, not args.no_seeds
     )
     if args.what == "soak":
-        facts = uvloop.run(soak(target, minutes=args.minutes, streams=args.streams, seed=args.seed, say=line.say))
+        facts = uvloop.run(
+            soak(
+                target, minutes=args.minutes, streams=args.streams, seed=args.seed, say=line.say, pause_s=args.pause_s
+            )
+        )
     else:
         facts = uvloop.run(_measure(args, target))
     facts = {

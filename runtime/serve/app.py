@@ -24,6 +24,7 @@ from runtime.port import Engine
 from runtime.scheduler import Costs
 from runtime.serve import moshi
 from runtime.serve.catalogue import Catalogue
+from runtime.serve.cloning import Cloner
 from runtime.serve.conductor import Conductor
 from runtime.serve.device import Device
 from runtime.serve.door import Door, bound_send_buffer, errors_spelled, log
@@ -170,13 +171,17 @@ class Server:
             engine.voices, default=self._default_voice, aliases=self.settings.voice_aliases,
             state=Path(self.settings.state) if self.settings.state else None,
         )  # fmt: skip
-        facts = EngineFacts(engine.sample_rate, engine.frame_samples, engine.voices, engine.text_feed)
+        facts = EngineFacts(
+            engine.sample_rate, engine.frame_samples, engine.voices, engine.text_feed, engine.clone, engine.forget
+        )
         hub = Hub(self.settings, facts, catalogue, self.admission, self.meters, self._send, self._clock)
         for name in WARM_FORMATS:
             warmed = encoder(name, rate_in=engine.sample_rate)
             warmed.encode(np.zeros(engine.frame_samples, np.float32))
             warmed.finish()
-        gradium = GradiumApi(catalogue, self._door, self.meters)
+        cloner = Cloner(catalogue, facts)
+        cloner.restore()
+        gradium = GradiumApi(catalogue, cloner, self._door, self.meters)
         self._parts = _Parts(hub, SpeechHttp(hub, self._door), gradium, catalogue)
         self.admission.warm = True
         self.meters.capacity.set(self.admission.capacity)

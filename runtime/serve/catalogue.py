@@ -1,8 +1,8 @@
 """Which voices and pronunciations there are, under which names. Owns the made voices and the rules, and their file.
 
-A made voice is a mix of the engine's own ("anna:0.7+ben:0.3"). Names that clients bring along without asking (the
-defaults of LiveKit and pipecat, OpenAI's names) are mapped to ours; any other unknown name is refused with the list of
-those there are, unless the operator maps `*`.
+A made voice is a mix of the engine's own ("anna:0.7+ben:0.3"), or a clone, which the engine knows by its uid. Names
+that clients bring along without asking (the defaults of LiveKit and pipecat, OpenAI's names) are mapped to ours; any
+other unknown name is refused with the list of those there are, unless the operator maps `*`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from runtime.errors import NameUnknown, Usage
+from runtime.port import Pronunciation
 from runtime.serve import openai
-from runtime.serve.rewrite import RULE_CHARS_MAX, RULES_MAX, Rule
 from runtime.serve.wire import WireError, get_flag, get_text
 
 # Voices that client libraries ask for when their user named none.
 CLIENT_DEFAULTS = ("default", "vjFyp2BcCyTlUmYb", "_6Aslh2DxfmnRLmP")
 MADE_MAX = 1_000
+# A rule of more words than this would hold back too much of a stream's text.
+RULE_CHARS_MAX, RULES_MAX = 200, 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +36,26 @@ class Voice:
     description: str = ""
     language: str = "en"
     made: bool = False
+    filename: str | None = None  # of a clone's clip, as its sender called it
+
+    @property
+    def cloned(self) -> bool:
+        return self.made and self.mix == self.uid
 
     def public(self) -> dict[str, object]:
         return {
             "uid": self.uid, "name": self.name, "description": self.description, "language": self.language,
-            "filename": None, "start_s": 0.0, "is_catalog": not self.made, "is_pro_clone": False, "tags": [],
+            "filename": self.filename, "start_s": 0.0, "is_catalog": not self.made, "is_pro_clone": False, "tags": [],
             "mix": self.mix,
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Pronunciation:
+class Dictionary:
     uid: str
     name: str
     language: str
-    rules: tuple[Rule, ...]
+    rules: tuple[Pronunciation, ...]
 
     def public(self) -> dict[str, object]:
         return asdict(self)
@@ -60,7 +67,7 @@ class Catalogue:
     ) -> None:
         self._own = {v: Voice(v, v, v) for v in engine_voices}
         self._made: dict[str, Voice] = {}
-        self._pronunciations: dict[str, Pronunciation] = {}
+        self._pronunciations: dict[str, Dictionary] = {}
         self._state = state
         if default and default not in self._own:
             raise NameUnknown("voice", default, self._own)
@@ -80,12 +87,13 @@ class Catalogue:
             raise NameUnknown("voice", name, (*self._own, *(v.name for v in self._made.values())))
         return (voice,)
 
-    def rules(self, uid: str | None) -> tuple[Rule, ...]:
+    def rules(self, uid: str | None) -> tuple[Pronunciation, ...]:
         if uid is None:
             return ()
         if uid not in self._pronunciations:
             raise NameUnknown("pronunciation", uid, self._pronunciations)
-        return self._pronunciations[uid].rules
+        # Of two that match, the first is taken: the one that says more.
+        return tuple(sorted(self._pronunciations[uid].rules, key=lambda rule: -len(rule.original)))
 
     def voices(self, *, own: bool = True) -> list[Voice]:
         return [*(self._own.values() if own else ()), *self._made.values()]
@@ -102,12 +110,29 @@ class Catalogue:
         for part in mix.split("+"):
             if part.split(":")[0] not in self._own:
                 raise WireError("voice_unknown", str(NameUnknown("voice", part.split(":")[0], self._own)))
+        return self._add(self.new_uid(), mix, get_text(obj, "name") or mix, obj)
+
+    def new_uid(self) -> str:
+        """A name for one more made voice. Raises WireError where there are too many."""
         if len(self._made) >= MADE_MAX:
             raise WireError("too_large", f"there are already {MADE_MAX} made voices")
-        name = get_text(obj, "name") or mix
+        return secrets.token_hex(9)
+
+    def add_clone(self, uid: str, obj: Mapping[str, object], clip: bytes) -> Voice:
+        """The voice that the engine now knows by its uid; its clip (a WAV) is kept beside the state file."""
+        filename = get_text(obj, "filename", "clip")
+        if path := self.clip(uid):
+            path.write_bytes(clip)
+        return self._add(uid, uid, get_text(obj, "name") or filename, obj, filename)
+
+    def clip(self, uid: str) -> Path | None:
+        """Where a clone's clip lies; None where nothing is kept."""
+        return self._state and self._state.with_name(f"{self._state.name}.{uid}.wav")
+
+    def _add(self, uid: str, mix: str, name: str, obj: Mapping[str, object], filename: str | None = None) -> Voice:
         voice = Voice(
-            secrets.token_urlsafe(12), name, mix, get_text(obj, "description", chars_max=2_000),
-            get_text(obj, "language", "en"), made=True,
+            uid, name, mix, get_text(obj, "description", chars_max=2_000), get_text(obj, "language", "en"), made=True,
+            filename=filename,
         )  # fmt: skip
         self._made[voice.uid] = voice
         self._save()
@@ -115,10 +140,9 @@ class Catalogue:
 
     def update_voice(self, uid: str, obj: Mapping[str, object]) -> Voice:
         old = self._changeable(uid)
-        voice = Voice(
-            uid, get_text(obj, "name") or old.name, old.mix,
-            get_text(obj, "description", chars_max=2_000) or old.description,
-            get_text(obj, "language") or old.language, made=True,
+        voice = replace(
+            old, name=get_text(obj, "name") or old.name, language=get_text(obj, "language") or old.language,
+            description=get_text(obj, "description", chars_max=2_000) or old.description,
         )  # fmt: skip
         self._made[uid] = voice
         self._save()
@@ -127,22 +151,24 @@ class Catalogue:
     def delete_voice(self, uid: str) -> None:
         del self._made[self._changeable(uid).uid]
         self._save()
+        if path := self.clip(uid):
+            path.unlink(missing_ok=True)
 
-    def pronunciations(self) -> list[Pronunciation]:
+    def pronunciations(self) -> list[Dictionary]:
         return list(self._pronunciations.values())
 
-    def pronunciation(self, uid: str) -> Pronunciation:
+    def pronunciation(self, uid: str) -> Dictionary:
         if uid not in self._pronunciations:
             raise WireError("not_found", f"there is no pronunciation {uid!r}")
         return self._pronunciations[uid]
 
-    def put_pronunciation(self, obj: Mapping[str, object], uid: str | None = None) -> Pronunciation:
+    def put_pronunciation(self, obj: Mapping[str, object], uid: str | None = None) -> Dictionary:
         """Makes one, or replaces the one of that uid."""
         if uid is not None:
             self.pronunciation(uid)
         elif len(self._pronunciations) >= MADE_MAX:
             raise WireError("too_large", f"there are already {MADE_MAX} pronunciations")
-        made = Pronunciation(
+        made = Dictionary(
             uid or secrets.token_urlsafe(12), get_text(obj, "name"), get_text(obj, "language", "en"),
             _rules(obj.get("rules")),
         )  # fmt: skip
@@ -192,7 +218,7 @@ class Catalogue:
             raw = json.loads(self._state.read_text(encoding="utf-8"))
             self._made = {v["uid"]: Voice(**v) for v in raw["voices"]}
             self._pronunciations = {
-                p["uid"]: Pronunciation(p["uid"], p["name"], p["language"], tuple(Rule(**r) for r in p["rules"]))
+                p["uid"]: Dictionary(p["uid"], p["name"], p["language"], tuple(Pronunciation(**r) for r in p["rules"]))
                 for p in raw["pronunciations"]
             }
         except (OSError, ValueError, KeyError, TypeError) as why:
@@ -214,7 +240,7 @@ class Catalogue:
         beside.rename(self._state)
 
 
-def _rules(value: object) -> tuple[Rule, ...]:
+def _rules(value: object) -> tuple[Pronunciation, ...]:
     if not isinstance(value, list) or not value or len(value) > RULES_MAX:
         raise WireError("invalid", f"rules must be a list of 1 to {RULES_MAX} rules")
     out = []
@@ -225,5 +251,5 @@ def _rules(value: object) -> tuple[Rule, ...]:
         if not original:
             raise WireError("invalid", "a rule's original must not be empty")
         rewrite = get_text(item, "rewrite", chars_max=RULE_CHARS_MAX)
-        out.append(Rule(original, rewrite, get_flag(item, "case_sensitive", False)))
+        out.append(Pronunciation(original, rewrite, get_flag(item, "case_sensitive", False)))
     return tuple(out)

@@ -14,14 +14,12 @@ import re
 from runtime.serve.wire import (
     TEXT_CHARS_MAX,
     Audio,
-    CancelAsk,
     Done,
     EndAsk,
     Failed,
     FlushAsk,
     Inbound,
     Outbound,
-    Ping,
     Pong,
     Ready,
     Say,
@@ -31,7 +29,7 @@ from runtime.serve.wire import (
     close_code,
     get_flag,
     get_text,
-    json_object,
+    read_frame,
     spec_of,
 )
 
@@ -90,28 +88,23 @@ def split_flushes(text: str, req_id: str | None) -> tuple[Inbound, ...]:
     return tuple(out)
 
 
+def _read(kind: str, obj: dict[str, object], req_id: str | None) -> tuple[Inbound, ...] | None:
+    match kind:
+        case "setup":
+            return (setup_of(obj, req_id),)
+        case "text":
+            return split_flushes(get_text(obj, "text", chars_max=TEXT_CHARS_MAX, piece=True), req_id)
+        case "end_of_stream":
+            return (EndAsk(req_id),)
+    return None
+
+
 class GradiumWire:
     name = "gradium"
 
     def parse(self, frame: str | bytes) -> tuple[Inbound, ...]:
-        obj = json_object(frame)
-        req_id = get_text(obj, "client_req_id") or None
-        kind = get_text(obj, "type")
-        try:
-            match kind:
-                case "setup":
-                    return (setup_of(obj, req_id),)
-                case "text":
-                    return split_flushes(get_text(obj, "text", chars_max=TEXT_CHARS_MAX, piece=True), req_id)
-                case "end_of_stream":
-                    return (EndAsk(req_id),)
-                case "cancel":  # ours: Gradium has none; answered by end_of_stream with cancelled
-                    return (CancelAsk(req_id),)
-                case "ping":
-                    return (Ping(get_text(obj, "token")),)
-        except WireError as why:
-            raise WireError(why.code, str(why), req_id) from None
-        raise WireError("malformed", f"unknown message type {kind!r}", req_id)
+        """`cancel` and `ping` are ours: Gradium has neither. A cancel is answered by end_of_stream with `cancelled`."""
+        return read_frame(frame, "client_req_id", _read)
 
     def render(self, out: Outbound) -> str | None:
         match out:

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from runtime.serve.catalogue import Catalogue
+from runtime.serve.cloning import Cloner
 from runtime.serve.door import Door, body_object
 from runtime.serve.meters import Meters
 from runtime.serve.wire import WireError
 
-CLONING = (
-    "voices cannot be cloned here: the engine was loaded without the voice encoder; "
-    'send {"name", "mix": "anna:0.7+ben:0.3"} as JSON to mix the voices there are'
-)
 DESIGN = "voices cannot be designed from a description here; GET /api/voices/ lists those there are"
 
 
@@ -40,8 +37,8 @@ class Route:
 
 
 class GradiumApi:
-    def __init__(self, catalogue: Catalogue, door: Door, meters: Meters) -> None:
-        self._catalogue, self._door, self._meters = catalogue, door, meters
+    def __init__(self, catalogue: Catalogue, cloner: Cloner, door: Door, meters: Meters) -> None:
+        self._catalogue, self._cloner, self._door, self._meters = catalogue, cloner, door, meters
 
     @staticmethod
     def paths() -> list[Route]:
@@ -54,6 +51,7 @@ class GradiumApi:
             Route("GET", "/api/usages/summary", "summary"),
             Route("GET", "/api/api-keys/token", "token"),
         ]
+        out += [Route("POST", "/v1/voices", "make_voice"), Route("DELETE", "/v1/voices/{uid}", "delete_voice")]
         for kind, base in (("voice", "/api/voices"), ("rules", "/api/pronunciations")):
             for path in (base, base + "/"):
                 out += [Route("GET", path, f"list_{kind}"), Route("POST", path, f"make_{kind}")]
@@ -75,9 +73,10 @@ class GradiumApi:
 
     async def make_voice(self, request: web.Request) -> web.Response:
         self._door.enter(request)
-        if request.content_type != "application/json":
-            raise WireError("unsupported", CLONING)
-        voice = self._catalogue.make_voice(await body_object(request))
+        if request.content_type.startswith("multipart/"):
+            voice = await self._cloner.clone(request)
+        else:
+            voice = self._catalogue.make_voice(await body_object(request))
         return _json({"uid": voice.uid, "error": None, "was_updated": False}, 201)
 
     async def update_voice(self, request: web.Request) -> web.Response:
@@ -86,7 +85,9 @@ class GradiumApi:
 
     async def delete_voice(self, request: web.Request) -> web.Response:
         self._door.enter(request)
-        self._catalogue.delete_voice(request.match_info["uid"])
+        voice = self._catalogue.voice(request.match_info["uid"])
+        self._catalogue.delete_voice(voice.uid)
+        self._cloner.forget(voice)
         return _gone()
 
     async def no_design(self, request: web.Request) -> web.Response:

@@ -19,11 +19,10 @@ from runtime.admission import Admission, KeyLimits
 from runtime.audio import StreamEncoder, encoder
 from runtime.config import ServeSettings
 from runtime.errors import NameUnknown, SpeechError
-from runtime.port import Entry, StreamSpec, TextFeed
+from runtime.port import Entry, Pcm, StreamSpec, TextFeed
 from runtime.serve.catalogue import Catalogue
 from runtime.serve.meters import Meters
 from runtime.serve.pieces import joined
-from runtime.serve.rewrite import Rewriter
 from runtime.serve.traffic import (
     Broken,
     Close,
@@ -55,6 +54,8 @@ class EngineFacts:
     frame_samples: int
     voices: tuple[str, ...]
     text_feed: Callable[[StreamSpec], TextFeed]
+    clone: Callable[[str, Pcm], None]
+    forget: Callable[[str], None]
 
 
 class Refused(WireError):
@@ -75,7 +76,6 @@ class Stream:
         self.request_id = secrets.token_hex(8)
         self.protocol = protocol
         self.feed: TextFeed = hub.facts.text_feed(setup.spec)
-        self.rewriter: Rewriter | None = None
         self._encoder = encode
         self.opened_at = hub.clock()
         self.text_at: float | None = None  # when the first text came
@@ -114,13 +114,12 @@ class Stream:
             )  # fmt: skip
         self._hub.meters.text_chars.inc(len(text))
         text, self._half = joined(self._half, text)
-        self._give(self.feed.push(self.rewriter.push(text) if self.rewriter else text))
+        self._give(self.feed.push(text))
 
     def flush(self, mark: int) -> None:
         if self.ended:
             raise WireError("invalid", "flush after the end of the stream", self.setup.req_id)
-        held = self.feed.push(self.rewriter.flush()) if self.rewriter else ()
-        self._give((*held, *self.feed.flush()))
+        self._give(self.feed.flush())
         self._hub.send(Flush(self.sid, mark))
 
     def end(self) -> None:
@@ -128,8 +127,7 @@ class Stream:
         if self.ended:
             return
         self.ended = True
-        held = self.feed.push(self.rewriter.flush()) if self.rewriter else ()
-        self._give((*held, *self.feed.end()))
+        self._give(self.feed.end())
         self._hub.send(End(self.sid))
 
     def cancel(self) -> None:
@@ -245,14 +243,13 @@ class Hub:
         if refusal:
             self.meters.refused.labels(refusal.code).inc()
             raise Refused(refusal.code, refusal.message, refusal.retry_after_s, setup.req_id)
-        setup = dataclasses.replace(setup, spec=dataclasses.replace(setup.spec, voices=voices))
+        setup = dataclasses.replace(setup, spec=dataclasses.replace(setup.spec, voices=voices, pronunciations=rules))
         self._sids += 1
         try:
             stream = Stream(self, self._sids, number, key, setup, encode, protocol)
         except SpeechError as why:
             self.admission.release(key, 0.0)
             raise WireError("invalid", str(why), setup.req_id) from None
-        stream.rewriter = Rewriter(rules) if rules else None
         self._streams[stream.sid] = stream
         self.empty.clear()
         self.meters.active.set(self.admission.active)

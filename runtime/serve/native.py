@@ -13,7 +13,6 @@ from runtime.admission import Priority
 from runtime.serve.wire import (
     TEXT_CHARS_MAX,
     Audio,
-    CancelAsk,
     Done,
     EndAsk,
     Failed,
@@ -22,7 +21,6 @@ from runtime.serve.wire import (
     Inbound,
     Outbound,
     PausedOut,
-    Ping,
     Pong,
     Ready,
     Say,
@@ -32,7 +30,7 @@ from runtime.serve.wire import (
     get_int,
     get_number,
     get_text,
-    json_object,
+    read_frame,
     spec_of,
 )
 
@@ -56,30 +54,24 @@ def setup_of(obj: dict[str, object], req_id: str | None) -> Setup:
     )
 
 
+def _read(kind: str, obj: dict[str, object], req_id: str | None) -> tuple[Inbound, ...] | None:
+    match kind:
+        case "start":
+            return (setup_of(obj, req_id),)
+        case "text":
+            return (Say(req_id, get_text(obj, "text", chars_max=TEXT_CHARS_MAX, piece=True)),)
+        case "flush":
+            return (FlushAsk(req_id, get_int(obj, "mark", 0, 2**53) or 0),)
+        case "end":
+            return (EndAsk(req_id),)
+    return None
+
+
 class NativeWire:
     name = "native"
 
     def parse(self, frame: str | bytes) -> tuple[Inbound, ...]:
-        obj = json_object(frame)
-        req_id = get_text(obj, "id") or None
-        kind = get_text(obj, "type")
-        try:
-            match kind:
-                case "start":
-                    return (setup_of(obj, req_id),)
-                case "text":
-                    return (Say(req_id, get_text(obj, "text", chars_max=TEXT_CHARS_MAX, piece=True)),)
-                case "flush":
-                    return (FlushAsk(req_id, get_int(obj, "mark", 0, 2**53) or 0),)
-                case "end":
-                    return (EndAsk(req_id),)
-                case "cancel":
-                    return (CancelAsk(req_id),)
-                case "ping":
-                    return (Ping(get_text(obj, "token")),)
-        except WireError as why:
-            raise WireError(why.code, str(why), req_id) from None
-        raise WireError("malformed", f"unknown message type {kind!r}", req_id)
+        return read_frame(frame, "id", _read)
 
     def render(self, out: Outbound) -> str | bytes:
         match out:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -144,6 +144,29 @@ class Pong:
 Outbound = Ready | Audio | Word | PausedOut | FlushedOut | Done | Failed | Pong
 
 
+def read_frame(
+    frame: str | bytes, id_name: str, read: Callable[[str, dict[str, object], str | None], tuple[Inbound, ...] | None]
+) -> tuple[Inbound, ...]:
+    """What a JSON frame asks for. `read` gets its type, the object and its id, and gives None for an unknown type.
+
+    Raises WireError with the id, so that the failure is told to the stream it belongs to.
+    """
+    obj = json_object(frame)
+    req_id = get_text(obj, id_name) or None
+    kind = get_text(obj, "type")
+    try:
+        if kind == "cancel":
+            return (CancelAsk(req_id),)
+        if kind == "ping":
+            return (Ping(get_text(obj, "token")),)
+        found = read(kind, obj, req_id)
+    except WireError as why:
+        raise WireError(why.code, str(why), req_id) from None
+    if found is None:
+        raise WireError("malformed", f"unknown message type {kind!r}", req_id)
+    return found
+
+
 class Wire(Protocol):
     """One protocol's spelling; one instance per socket."""
 
@@ -234,6 +257,8 @@ def spec_of(obj: Mapping[str, object], *, speed: float | None = None) -> StreamS
 
     `speed` (0.25 to 4, 1 is normal) becomes a padding bonus, which is what the model has: 2 units per halving.
     """
+    if obj.get("max_padding_per_token") is not None:
+        raise WireError("invalid", "max_padding_per_token is not known here; max_padding bounds the pause after a word")
     bonus = get_number(obj, "padding_bonus", -4, 4)
     if bonus is None:
         bonus = max(-4.0, min(4.0, -2.0 * math.log2(speed))) if speed else 0.0

@@ -9,13 +9,14 @@ import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
 
 from runtime import checkpoint
-from runtime.engine import SpeechEngine
+from runtime.engine import Prompts, SpeechEngine
 from runtime.graphs import EagerStep
 from runtime.make_checkpoint import make
 from runtime.port import LaneState
@@ -53,7 +54,7 @@ def spoken(case: Case, directory: Path, *, lanes: int = 1) -> dict[str, object]:
     prompt = case.prompt(loaded.model.depth.codebooks, loaded.config.card)
     engine = SpeechEngine(
         loaded.model, loaded.codec, loaded.voices, loaded.make_feed, EagerStep, lanes=lanes, trace=trace,
-        prompt=None if prompt is None else lambda _: prompt,
+        prompts=None if prompt is None else cast(Prompts, lambda _: prompt),
     )  # fmt: skip
     lane = engine.open(case.spec)
     engine.feed(lane, case.entries(loaded.encode))

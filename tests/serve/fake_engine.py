@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runtime.errors import NameUnknown, NoFreeLane, StreamClosed
-from runtime.port import Entry, FrameOut, LaneState, StreamSpec, WordTime
+from runtime.entries import EntryMaker
+from runtime.errors import CannotClone, NameUnknown, NoFreeLane, StreamClosed
+from runtime.port import Entry, FrameOut, LaneState, Pcm, StreamSpec, TextFeed, WordTime
+from runtime.text import TextFrontEnd
+from runtime.text_feed import ProseFeed
 
 FRAME_S = 0.08
 WORD_STEPS = 2
@@ -80,14 +83,28 @@ class FakeEngine:
     held: dict[int, _Lane] = field(default_factory=dict)
     opened: int = 0
     closed: int = 0
+    can_clone: bool = False
+    clones: dict[str, float] = field(default_factory=dict)  # seconds of each one's clip
 
-    def text_feed(self, spec: StreamSpec) -> FakeFeed:
+    def text_feed(self, spec: StreamSpec) -> TextFeed:
+        """The real front end where a stream asks for rules or brings a dictionary."""
+        if spec.text_rules or spec.pronunciations:
+            maker = EntryMaker(lambda word: [len(word)], marks_speakers=False)
+            return ProseFeed(TextFrontEnd(spec.text_rules or (), spec.pronunciations), maker)
         return FakeFeed()
+
+    def clone(self, name: str, clip: Pcm) -> None:
+        if not self.can_clone:
+            raise CannotClone("this engine is a fake")
+        self.clones[name] = len(clip) / self.sample_rate
+
+    def forget(self, name: str) -> None:
+        self.clones.pop(name, None)
 
     def open(self, spec: StreamSpec) -> int:
         for voice in spec.voices:
             for part in voice.split("+"):
-                if part.split(":")[0] not in self.voices:
+                if part.split(":")[0] not in (*self.voices, *self.clones):
                     raise NameUnknown("voice", voice, self.voices)
         free = [n for n in range(self.lanes) if n not in self.held]
         if not free:

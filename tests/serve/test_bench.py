@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from runtime.bench.arrivals import PROMPTS, Call, calls, pieces, words
 from runtime.bench.clients import Target, speak
 from runtime.bench.meter import Take, heard, playout, summary
-from runtime.bench.soak import soak
+from runtime.bench.soak import alike, foreign, soak
 from runtime.port import FrameOut
-from tests.serve.fake_engine import FakeEngine, planted
+from tests.serve.fake_engine import FakeEngine
 from tests.serve.harness import Running, run, serving, sha
 
 RATE = 24_000
@@ -164,8 +164,22 @@ class Leaky(FakeEngine):
         frame = super()._advance(lane)
         others = [n for n in self.held if n != lane]
         if frame.pcm is not None and others and frame.step % 3 == 2:
-            frame.pcm[:] = planted(self.held[others[0]].spec.seed) / 32767.0
+            frame.pcm[:] = self._pcm(self.held[others[0]].spec.seed, 0)
         return frame
+
+
+def test_a_fork_by_rounding_is_told_from_the_sound_of_another() -> None:
+    rng = np.random.default_rng(3)
+    mine, other, new = (rng.integers(-9000, 9000, 40_000).astype("<i2") for _ in range(3))
+
+    def after(start: np.ndarray, rest: np.ndarray) -> bytes:
+        return np.concatenate([start[:20_000], rest]).astype("<i2").tobytes()
+
+    own, others = mine.tobytes(), [other.tobytes()]
+    assert alike(own, (mine + 3).astype("<i2").tobytes()) and not alike(own, own[:-2])
+    assert not foreign(after(mine, new[20_000:]), own, others), "a sound that nobody else has: a fork"
+    assert foreign(after(mine, other[7_001:27_001]), own, others), "another's sound"
+    assert foreign(after(mine, mine[5_000:25_000]), own, others), "its own sound from another place"
 
 
 def test_a_soak_passes_on_a_good_server_and_finds_wrong_sound_on_a_bad_one() -> None:

@@ -12,8 +12,10 @@ import wave
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from runtime.audio import encoder
 from tests.serve.fake_engine import FakeEngine
 from tests.serve.harness import Running, heard, only, run, serving
 
@@ -132,14 +134,69 @@ def test_gradium_manages_voices_and_reads_its_usage() -> None:
     run(test)
 
 
-def test_gradium_hears_why_a_voice_cannot_be_cloned(tmp_path: Path) -> None:
-    clip = tmp_path / "clip.wav"
-    clip.write_bytes(b"RIFF")
+def clip_of(directory: Path, seconds: float = 1.0) -> Path:
+    made = encoder("wav")
+    data = made.encode(np.full(round(seconds * 24_000), 0.1, np.float32)) + made.finish()
+    path = directory / "Grandma.wav"
+    path.write_bytes(data)
+    return path
 
+
+def test_gradium_clones_a_voice_and_speaks_with_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = FakeEngine(can_clone=True)
+        async with serving(engine, state=str(tmp_path / "state.json")) as at:
+            it = client(at)
+            made = await it.voice_create(clip_of(tmp_path), language="en", name="Grandma", start_s=0.25)
+            assert engine.clones == {made["uid"]: pytest.approx(0.75)}
+            shown = await it.voice_get(made["uid"])
+            assert (shown["name"], shown["filename"], shown["is_catalog"]) == ("Grandma", "Grandma.wav", False)
+            for name in (made["uid"], "Grandma"):
+                assert (await it.tts(setup=PCM | {"voice_id": name}, text=TEXT)).raw_data
+        again = FakeEngine(can_clone=True)
+        async with serving(again, state=str(tmp_path / "state.json")) as at:
+            assert again.clones == {made["uid"]: pytest.approx(0.75)}, "the clip is kept and encoded at the next start"
+            await client(at).voice_delete(made["uid"])
+            assert not again.clones
+
+    run(test)
+    assert not list(tmp_path.glob("state.json.*")), "its clip is gone too"
+
+
+def test_gradium_hears_why_a_voice_cannot_be_cloned(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving() as at:
-            with pytest.raises(Exception, match="cannot be cloned here"):
-                await client(at).voice_create(clip, language="en")
+            with pytest.raises(Exception, match="cannot be cloned here: this engine is a fake"):
+                await client(at).voice_create(clip_of(tmp_path), language="en")
+            (tmp_path / "bad.wav").write_bytes(b"<html>")
+            with pytest.raises(Exception, match="cannot read the clip"):
+                await client(at).voice_create(tmp_path / "bad.wav", language="en")
+            assert len(await client(at).voice_list()) == 2
+
+    run(test)
+
+
+def test_gradiums_rewrite_rules_and_pronunciations_are_applied_to_what_is_said() -> None:
+    async def test() -> None:
+        async with serving() as at:
+            it = client(at)
+            made = await it.post(
+                "pronunciations/", json={"name": "p", "rules": [{"original": "SQL", "rewrite": "sequel one two"}]}
+            )
+            said = {
+                what: await it.tts(setup=PCM | setup, text="SQL $5.50")
+                for what, setup in {
+                    "plain": {},
+                    "rules": {"json_config": {"rewrite_rules": "en"}},
+                    "both": {"json_config": {"rewrite_rules": "en"}, "pronunciation_id": made["uid"]},
+                }.items()
+            }
+            shown = [[word.text for word in result.text_with_timestamps] for result in said.values()]
+            assert shown == [["SQL", "$5.50"]] * 3, "words are told as they were written"
+            length = {what: len(result.raw_data) for what, result in said.items()}
+            assert length["plain"] < length["rules"] < length["both"], "what is read out is longer"
+            with pytest.raises(Exception, match="max_padding_per_token is not known here"):
+                await it.tts(setup=PCM | {"json_config": {"max_padding_per_token": 2}}, text="x")
 
     run(test)
 

@@ -5,41 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from runtime.errors import NameUnknown, Usage
 from runtime.serve.catalogue import CLIENT_DEFAULTS, Catalogue
 from runtime.serve.openai import VOICES
-from runtime.serve.rewrite import Rewriter, Rule
 from runtime.serve.wire import WireError
-
-RULES = (Rule("New York", "noo york"), Rule("SQL", "sequel", True), Rule("c++", "see plus plus"), Rule("York", "yawk"))
-
-
-def rewritten(pieces: list[str]) -> str:
-    it = Rewriter(RULES)
-    return "".join([*map(it.push, pieces), it.flush()])
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from(["New", "York", "SQL", "sql", "c++", " ", "  ", "x", "\n"]), max_size=12), st.data())
-def test_the_text_is_the_same_however_it_is_cut(parts: list[str], data: st.DataObject) -> None:
-    text = "".join(parts)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
-    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert rewritten(pieces) == rewritten([text])
-
-
-def test_whole_words_are_replaced_longest_first_and_case_counts_where_asked() -> None:
-    assert rewritten(["in new  york, York and Yorkshire"]) == "in noo york, yawk and Yorkshire"
-    assert rewritten(["SQL sql NoSQL"]) == "sequel sql NoSQL"
-    assert rewritten(["c++ code"]) == "see plus plus code"
-
-
-def test_text_that_no_rule_can_touch_any_more_is_not_held_back() -> None:
-    it = Rewriter((Rule("a", "b"),))
-    assert it.push("hello there ") == "hello there"
 
 
 def names(**more: object) -> Catalogue:
