@@ -31,6 +31,8 @@ def parse_speech(obj: dict[str, object]) -> SpeechAsk:
         raise WireError("invalid", "input must be a string")
     if len(text) > INPUT_CHARS_MAX:
         raise WireError("too_large", f"input is longer than {INPUT_CHARS_MAX} characters")
+    for name in ("model", "instructions"):
+        get_text(obj, name, chars_max=INPUT_CHARS_MAX)
     voice = obj.get("voice", "alloy")
     if isinstance(voice, dict):
         voice = voice.get("id")

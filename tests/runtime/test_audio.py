@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 import wave
-from itertools import pairwise
 
 import av
 import numpy as np
@@ -41,7 +41,7 @@ def tone(seconds: float, hz: float = 440.0, level: float = 0.3) -> Samples:
 def encoded(name: str, sound: Samples, cuts: list[int] | None = None) -> bytes:
     enc = encoder(name)
     edges = [0, *sorted(cuts if cuts is not None else range(FRAME, len(sound), FRAME)), len(sound)]
-    return b"".join(enc.encode(sound[a:b]) for a, b in pairwise(edges)) + enc.finish()
+    return b"".join(enc.encode(sound[a:b]) for a, b in itertools.pairwise(edges)) + enc.finish()
 
 
 @pytest.mark.parametrize("name", sorted(formats()))
@@ -163,3 +163,16 @@ def test_a_clip_that_is_no_sound_is_refused_with_a_reason(data: bytes) -> None:
 
 def test_a_clip_is_cut_at_its_bound() -> None:
     assert len(read_clip(io.BytesIO(encoded("wav", tone(1.0))), max_s=0.25)) == SOURCE_RATE // 4
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_loudness_stays_over_a_long_utterance_and_across_pieces(name: str) -> None:
+    """A steady tone, sent as frames and as parcels of four: no fading, no pumping, no dip at a joint."""
+    sound = tone(20.0)
+    edges, parcels = [FRAME], itertools.cycle((1, 4, 1, 1, 4))
+    while edges[-1] < len(sound):
+        edges.append(edges[-1] + FRAME * next(parcels))
+    heard = read_clip(io.BytesIO(encoded(name, sound, edges[:-1])), max_s=60.0)
+    tenths = heard[SOURCE_RATE : 19 * SOURCE_RATE].reshape(-1, SOURCE_RATE // 10)
+    loudness = 20 * np.log10(np.sqrt((tenths**2).mean(axis=1)))
+    assert np.ptp(loudness) < 0.2, "decibels between the loudest and the softest tenth of a second"
