@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -73,6 +75,29 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
             await test()
 
     asyncio.run(bounded())
+
+
+def served(
+    engine: Callable[[], FakeEngine] = FakeEngine, **settings: Any
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Runs `async def test(at, ...)` against a server of its own, with these settings."""
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def whole(**given: Any) -> None:
+            async def once() -> None:
+                async with serving(engine(), **settings) as at:
+                    await test(at, **given)
+
+            run(once)
+
+        signature = inspect.signature(test)
+        others = list(signature.parameters.values())[1:]
+        whole.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        del whole.__wrapped__  # type: ignore[attr-defined]
+        return whole
+
+    return decorate
 
 
 def heard(pcm16: bytes, rate: int = 24_000) -> set[int]:

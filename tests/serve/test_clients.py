@@ -17,7 +17,7 @@ import pytest
 
 from runtime.audio import encoder
 from tests.serve.fake_engine import FakeEngine
-from tests.serve.harness import Running, heard, only, run, serving
+from tests.serve.harness import Running, heard, only, run, served, serving
 
 gradium = pytest.importorskip("gradium", reason="the gradium package is not installed (pip install -e '.[dev]')")
 openai = pytest.importorskip("openai", reason="the openai package is not installed (pip install -e '.[dev]')")
@@ -30,26 +30,20 @@ def client(at: Running) -> gradium.GradiumClient:
     return gradium.GradiumClient(base_url=f"{at.url}/api/", api_key="k")
 
 
-def test_gradium_speaks_a_text_whole() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            result = await client(at).tts(setup=dict(PCM), text=TEXT)
-            assert result.sample_rate == 24_000 and result.request_id
-            assert heard(result.raw_data) == only(21)
-            assert [t.text for t in result.text_with_timestamps] == TEXT.split()
-            assert all(t.start_s < t.stop_s for t in result.text_with_timestamps)
-
-    run(test)
+@served()
+async def test_gradium_speaks_a_text_whole(at: Running) -> None:
+    result = await client(at).tts(setup=dict(PCM), text=TEXT)
+    assert result.sample_rate == 24_000 and result.request_id
+    assert heard(result.raw_data) == only(21)
+    assert [t.text for t in result.text_with_timestamps] == TEXT.split()
+    assert all(t.start_s < t.stop_s for t in result.text_with_timestamps)
 
 
-def test_gradium_reads_a_wav_whose_header_it_can_open() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            result = await client(at).tts(setup={"voice_id": "anna"}, text=TEXT)
-            with wave.open(io.BytesIO(result.raw_data)) as file:
-                assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (48_000, 1, 2)
-
-    run(test)
+@served()
+async def test_gradium_reads_a_wav_whose_header_it_can_open(at: Running) -> None:
+    result = await client(at).tts(setup={"voice_id": "anna"}, text=TEXT)
+    with wave.open(io.BytesIO(result.raw_data)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (48_000, 1, 2)
 
 
 def test_gradium_streams_words_as_they_are_yielded_with_a_flush_among_them() -> None:
@@ -68,13 +62,10 @@ def test_gradium_streams_words_as_they_are_yielded_with_a_flush_among_them() -> 
     run(test)
 
 
-def test_gradium_gets_an_empty_result_for_an_empty_text() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            for text in ("", "🙂"):
-                assert (await client(at).tts(setup=dict(PCM), text=text)).raw_data == b""
-
-    run(test)
+@served()
+async def test_gradium_gets_an_empty_result_for_an_empty_text(at: Running) -> None:
+    for text in ("", "🙂"):
+        assert (await client(at).tts(setup=dict(PCM), text=text)).raw_data == b""
 
 
 def test_gradium_raises_instead_of_giving_a_short_result() -> None:
@@ -93,45 +84,39 @@ def test_gradium_raises_instead_of_giving_a_short_result() -> None:
     run(test)
 
 
-def test_gradium_multiplexes_in_real_time() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            setup = PCM | {"client_req_id": "a", "close_ws_on_eos": False}
-            async with client(at).tts_realtime(**setup, wait_for_ready_on_start=True) as tts:
-                await tts.send_setup(setup | {"client_req_id": "b", "json_config": {"seed": 22}})
-                for req_id in ("a", "b"):
-                    await tts.send_text(TEXT, req_id)
-                    await tts.send_eos(req_id)
-                sound: dict[str, bytes] = {"a": b"", "b": b""}
-                ends = 0
-                while ends < 2:
-                    message = await tts.recv()
-                    ends += message["type"] == "end_of_stream"
-                    if message["type"] == "audio":
-                        sound[message["client_req_id"]] += message["audio"]
-                assert heard(sound["a"]) == only(21) and heard(sound["b"]) == only(22)
-
-    run(test)
+@served()
+async def test_gradium_multiplexes_in_real_time(at: Running) -> None:
+    setup = PCM | {"client_req_id": "a", "close_ws_on_eos": False}
+    async with client(at).tts_realtime(**setup, wait_for_ready_on_start=True) as tts:
+        await tts.send_setup(setup | {"client_req_id": "b", "json_config": {"seed": 22}})
+        for req_id in ("a", "b"):
+            await tts.send_text(TEXT, req_id)
+            await tts.send_eos(req_id)
+        sound: dict[str, bytes] = {"a": b"", "b": b""}
+        ends = 0
+        while ends < 2:
+            message = await tts.recv()
+            ends += message["type"] == "end_of_stream"
+            if message["type"] == "audio":
+                sound[message["client_req_id"]] += message["audio"]
+        assert heard(sound["a"]) == only(21) and heard(sound["b"]) == only(22)
 
 
-def test_gradium_manages_voices_and_reads_its_usage() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            it = client(at)
-            assert {v["uid"] for v in await it.voice_list()} == {"anna", "ben"}
-            made = await it.post("voices/", json={"name": "duo", "mix": "anna:0.5+ben:0.5"})
-            assert (await it.voice_get(made["uid"]))["name"] == "duo"
-            updated = await it.voice_update(made["uid"], name="trio")
-            assert updated["name"] == "trio"
-            assert (await it.tts(setup=PCM | {"voice_id": made["uid"]}, text=TEXT)).raw_data
-            await it.voice_delete(made["uid"])
-            assert len(await it.voice_list()) == 2
-            assert (await it.credits())["unlimited"] is True
-            assert (await it.usage_summary())["tts"]["characters"] == len(TEXT) + 1
-            with pytest.raises(Exception, match="cannot be designed"):
-                await it.voice_generate("a deep voice", language="en")
-
-    run(test)
+@served()
+async def test_gradium_manages_voices_and_reads_its_usage(at: Running) -> None:
+    it = client(at)
+    assert {v["uid"] for v in await it.voice_list()} == {"anna", "ben"}
+    made = await it.post("voices/", json={"name": "duo", "mix": "anna:0.5+ben:0.5"})
+    assert (await it.voice_get(made["uid"]))["name"] == "duo"
+    updated = await it.voice_update(made["uid"], name="trio")
+    assert updated["name"] == "trio"
+    assert (await it.tts(setup=PCM | {"voice_id": made["uid"]}, text=TEXT)).raw_data
+    await it.voice_delete(made["uid"])
+    assert len(await it.voice_list()) == 2
+    assert (await it.credits())["unlimited"] is True
+    assert (await it.usage_summary())["tts"]["characters"] == len(TEXT) + 1
+    with pytest.raises(Exception, match="cannot be designed"):
+        await it.voice_generate("a deep voice", language="en")
 
 
 def clip_of(directory: Path, seconds: float = 1.0) -> Path:
@@ -163,42 +148,36 @@ def test_gradium_clones_a_voice_and_speaks_with_it(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("state.json.*")), "its clip is gone too"
 
 
-def test_gradium_hears_why_a_voice_cannot_be_cloned(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with serving() as at:
-            with pytest.raises(Exception, match="cannot be cloned here: this engine is a fake"):
-                await client(at).voice_create(clip_of(tmp_path), language="en")
-            (tmp_path / "bad.wav").write_bytes(b"<html>")
-            with pytest.raises(Exception, match="cannot read the clip"):
-                await client(at).voice_create(tmp_path / "bad.wav", language="en")
-            assert len(await client(at).voice_list()) == 2
-
-    run(test)
+@served()
+async def test_gradium_hears_why_a_voice_cannot_be_cloned(at: Running, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="cannot be cloned here: this engine is a fake"):
+        await client(at).voice_create(clip_of(tmp_path), language="en")
+    (tmp_path / "bad.wav").write_bytes(b"<html>")
+    with pytest.raises(Exception, match="cannot read the clip"):
+        await client(at).voice_create(tmp_path / "bad.wav", language="en")
+    assert len(await client(at).voice_list()) == 2
 
 
-def test_gradiums_rewrite_rules_and_pronunciations_are_applied_to_what_is_said() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            it = client(at)
-            made = await it.post(
-                "pronunciations/", json={"name": "p", "rules": [{"original": "SQL", "rewrite": "sequel one two"}]}
-            )
-            said = {
-                what: await it.tts(setup=PCM | setup, text="SQL $5.50")
-                for what, setup in {
-                    "plain": {},
-                    "rules": {"json_config": {"rewrite_rules": "en"}},
-                    "both": {"json_config": {"rewrite_rules": "en"}, "pronunciation_id": made["uid"]},
-                }.items()
-            }
-            shown = [[word.text for word in result.text_with_timestamps] for result in said.values()]
-            assert shown == [["SQL", "$5.50"]] * 3, "words are told as they were written"
-            length = {what: len(result.raw_data) for what, result in said.items()}
-            assert length["plain"] < length["rules"] < length["both"], "what is read out is longer"
-            with pytest.raises(Exception, match="max_padding_per_token is not known here"):
-                await it.tts(setup=PCM | {"json_config": {"max_padding_per_token": 2}}, text="x")
-
-    run(test)
+@served()
+async def test_gradiums_rewrite_rules_and_pronunciations_are_applied_to_what_is_said(at: Running) -> None:
+    it = client(at)
+    made = await it.post(
+        "pronunciations/", json={"name": "p", "rules": [{"original": "SQL", "rewrite": "sequel one two"}]}
+    )
+    said = {
+        what: await it.tts(setup=PCM | setup, text="SQL $5.50")
+        for what, setup in {
+            "plain": {},
+            "rules": {"json_config": {"rewrite_rules": "en"}},
+            "both": {"json_config": {"rewrite_rules": "en"}, "pronunciation_id": made["uid"]},
+        }.items()
+    }
+    shown = [[word.text for word in result.text_with_timestamps] for result in said.values()]
+    assert shown == [["SQL", "$5.50"]] * 3, "words are told as they were written"
+    length = {what: len(result.raw_data) for what, result in said.items()}
+    assert length["plain"] < length["rules"] < length["both"], "what is read out is longer"
+    with pytest.raises(Exception, match="max_padding_per_token is not known here"):
+        await it.tts(setup=PCM | {"json_config": {"max_padding_per_token": 2}}, text="x")
 
 
 def ask(at: Running) -> openai.AsyncOpenAI:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from runtime.serve.wire import CLOSE_CODES
-from tests.serve.harness import Running, run, serving
+from tests.serve.harness import Running, run, served, serving
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = yaml.safe_load((ROOT / "runtime/serve/openapi.yaml").read_text(encoding="utf-8"))
@@ -117,15 +117,12 @@ def test_every_documented_body_is_taken_and_every_other_refused_as_documented(me
     run(test)
 
 
-def test_every_documented_get_answers_as_documented() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            for path, item in DOCUMENT["paths"].items():
-                if "get" in item and "{uid}" not in path:
-                    status, said = await status_of(at, "get", path, None)
-                    assert str(status) in item["get"]["responses"], (path, status, said)
-
-    run(test)
+@served()
+async def test_every_documented_get_answers_as_documented(at: Running) -> None:
+    for path, item in DOCUMENT["paths"].items():
+        if "get" in item and "{uid}" not in path:
+            status, said = await status_of(at, "get", path, None)
+            assert str(status) in item["get"]["responses"], (path, status, said)
 
 
 def test_our_sockets_messages_are_taken_as_the_asyncapi_document_describes_them() -> None:

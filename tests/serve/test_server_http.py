@@ -18,7 +18,7 @@ from runtime.serve.app import Server
 from runtime.serve.native import NativeWire
 from runtime.serve.wire import Audio, Done, Failed, FlushedOut, PausedOut, Pong, Ready, Word
 from tests.serve.fake_engine import FakeEngine
-from tests.serve.harness import Running, heard, only, run, serving
+from tests.serve.harness import Running, heard, only, run, served, serving
 
 TEXT = "one two three four five"
 
@@ -78,46 +78,37 @@ def test_a_model_that_cannot_load_ends_the_start_with_its_reason() -> None:
     run(test)
 
 
-def test_plain_speech_is_the_streams_own_in_every_shape() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            async with at.http.post(at.url + "/v1/tts", json={"text": TEXT, "seed": 31}) as reply:
-                assert reply.status == 200 and reply.headers["X-Sample-Rate"] == "24000"
-                raw = await reply.read()
-                assert heard(raw) == only(31)
-            async with at.http.post(at.url + "/v1/tts", json={"text": TEXT, "seed": 31, "timestamps": True}) as reply:
-                lines: list[dict[str, Any]] = [json.loads(line) for line in (await reply.text()).splitlines()]
-            assert lines[0]["type"] == "ready" and lines[-1]["type"] == "end_of_stream"
-            assert b"".join(base64.b64decode(m["audio"]) for m in lines if m["type"] == "audio") == raw
-            assert [m["text"] for m in lines if m["type"] == "text"] == TEXT.split()
-
-    run(test)
+@served()
+async def test_plain_speech_is_the_streams_own_in_every_shape(at: Running) -> None:
+    async with at.http.post(at.url + "/v1/tts", json={"text": TEXT, "seed": 31}) as reply:
+        assert reply.status == 200 and reply.headers["X-Sample-Rate"] == "24000"
+        raw = await reply.read()
+        assert heard(raw) == only(31)
+    async with at.http.post(at.url + "/v1/tts", json={"text": TEXT, "seed": 31, "timestamps": True}) as reply:
+        lines: list[dict[str, Any]] = [json.loads(line) for line in (await reply.text()).splitlines()]
+    assert lines[0]["type"] == "ready" and lines[-1]["type"] == "end_of_stream"
+    assert b"".join(base64.b64decode(m["audio"]) for m in lines if m["type"] == "audio") == raw
+    assert [m["text"] for m in lines if m["type"] == "text"] == TEXT.split()
 
 
-def test_gradiums_post_gives_raw_audio_or_lines_and_its_own_kind_of_failure() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            path, body = at.url + "/api/post/speech/tts", {"text": TEXT, "voice_id": "anna"}
-            async with at.http.post(path, json=body | {"only_audio": True}) as reply:
-                assert reply.content_type == "audio/wav" and (await reply.read()).startswith(b"RIFF")
-            async with at.http.post(path, json=body) as reply:
-                assert json.loads((await reply.text()).splitlines()[-1])["type"] == "end_of_stream"
-            async with at.http.post(path, json=body | {"voice_id": "nobody"}) as reply:
-                assert reply.status == 500 and (await reply.text()).startswith("error from server 1003: unknown voice")
-
-    run(test)
+@served()
+async def test_gradiums_post_gives_raw_audio_or_lines_and_its_own_kind_of_failure(at: Running) -> None:
+    path, body = at.url + "/api/post/speech/tts", {"text": TEXT, "voice_id": "anna"}
+    async with at.http.post(path, json=body | {"only_audio": True}) as reply:
+        assert reply.content_type == "audio/wav" and (await reply.read()).startswith(b"RIFF")
+    async with at.http.post(path, json=body) as reply:
+        assert json.loads((await reply.text()).splitlines()[-1])["type"] == "end_of_stream"
+    async with at.http.post(path, json=body | {"voice_id": "nobody"}) as reply:
+        assert reply.status == 500 and (await reply.text()).startswith("error from server 1003: unknown voice")
 
 
-def test_an_empty_text_is_a_valid_empty_answer_in_every_format() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            for name in ("wav", "mp3", "opus", "flac", "aac", "pcm"):
-                body = {"input": "🙂", "response_format": name}
-                async with at.http.post(at.url + "/v1/audio/speech", json=body) as reply:
-                    assert reply.status == 200, name
-                    await reply.read()
-
-    run(test)
+@served()
+async def test_an_empty_text_is_a_valid_empty_answer_in_every_format(at: Running) -> None:
+    for name in ("wav", "mp3", "opus", "flac", "aac", "pcm"):
+        body = {"input": "🙂", "response_format": name}
+        async with at.http.post(at.url + "/v1/audio/speech", json=body) as reply:
+            assert reply.status == 200, name
+            await reply.read()
 
 
 def test_a_failure_in_the_middle_cuts_the_answer_instead_of_ending_it() -> None:
@@ -147,15 +138,12 @@ def test_a_failure_before_the_first_sound_is_a_status() -> None:
     run(test)
 
 
-def test_a_caller_that_hangs_up_frees_the_lane() -> None:
-    async def test() -> None:
-        async with serving(ahead_http_s=0.5) as at:
-            reply = await at.http.post(at.url + "/v1/tts", json={"text": TEXT * 50})
-            await reply.content.readany()
-            reply.close()
-            await at.lanes_free()
-
-    run(test)
+@served(ahead_http_s=0.5)
+async def test_a_caller_that_hangs_up_frees_the_lane(at: Running) -> None:
+    reply = await at.http.post(at.url + "/v1/tts", json={"text": TEXT * 50})
+    await reply.content.readany()
+    reply.close()
+    await at.lanes_free()
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"text": 1}', b'{"text":"x","format":"vinyl"}'])
@@ -176,52 +164,43 @@ def test_a_body_that_is_too_large_is_a_413() -> None:
     run(test)
 
 
-def test_a_step_that_hangs_and_an_engine_that_died_make_livez_fail() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            assert (await get(at, "/livez"))[0] == 200
-            at.server._device.tally.step_began = 0.0
-            assert (await get(at, "/livez"))[0] == 503
-
-    run(test)
+@served()
+async def test_a_step_that_hangs_and_an_engine_that_died_make_livez_fail(at: Running) -> None:
+    assert (await get(at, "/livez"))[0] == 200
+    at.server._device.tally.step_began = 0.0
+    assert (await get(at, "/livez"))[0] == 503
 
 
-def test_metrics_follow_the_conventions_and_count_what_happened() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            async with at.http.post(at.url + "/v1/tts", json={"text": TEXT}) as reply:
-                await reply.read()
-            status, page = await get(at, "/metrics")
-            assert status == 200
-            names = set(re.findall(r"^# TYPE (\S+)", page, re.M))
-            assert {"tts_streams_capacity", "tts_first_sound_seconds", "process_resident_memory_bytes"} <= names
-            assert 'tts_streams_total{outcome="done",protocol="native-http"} 1.0' in page
-            assert await at.metric("tts_streams_active") == 0 and await at.metric("tts_first_sound_seconds_count") == 1
-
-    run(test)
+@served()
+async def test_metrics_follow_the_conventions_and_count_what_happened(at: Running) -> None:
+    async with at.http.post(at.url + "/v1/tts", json={"text": TEXT}) as reply:
+        await reply.read()
+    status, page = await get(at, "/metrics")
+    assert status == 200
+    names = set(re.findall(r"^# TYPE (\S+)", page, re.M))
+    assert {"tts_streams_capacity", "tts_first_sound_seconds", "process_resident_memory_bytes"} <= names
+    assert 'tts_streams_total{outcome="done",protocol="native-http"} 1.0' in page
+    assert await at.metric("tts_streams_active") == 0 and await at.metric("tts_first_sound_seconds_count") == 1
 
 
-def test_the_openapi_document_names_exactly_the_paths_there_are() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            status, text = await get(at, "/openapi.yaml")
-            assert status == 200
-            documented = {
-                (method.upper(), path)
-                for path, item in yaml.safe_load(text)["paths"].items()
-                for method in item
-                if method != "parameters"
-            }
-            sockets = {"/api/speech/tts", "/api/tts_streaming", "/v1/tts"}
-            real = set()
-            for route in at.server._runner.app.router.routes():
-                path = route.resource.canonical if route.resource else ""
-                if route.method == "HEAD" or (route.method == "GET" and path in sockets):
-                    continue
-                real.add((route.method, path + "/" if path in ("/api/voices", "/api/pronunciations") else path))
-            assert documented == real
-
-    run(test)
+@served()
+async def test_the_openapi_document_names_exactly_the_paths_there_are(at: Running) -> None:
+    status, text = await get(at, "/openapi.yaml")
+    assert status == 200
+    documented = {
+        (method.upper(), path)
+        for path, item in yaml.safe_load(text)["paths"].items()
+        for method in item
+        if method != "parameters"
+    }
+    sockets = {"/api/speech/tts", "/api/tts_streaming", "/v1/tts"}
+    real = set()
+    for route in at.server._runner.app.router.routes():
+        path = route.resource.canonical if route.resource else ""
+        if route.method == "HEAD" or (route.method == "GET" and path in sockets):
+            continue
+        real.add((route.method, path + "/" if path in ("/api/voices", "/api/pronunciations") else path))
+    assert documented == real
 
 
 def test_the_asyncapi_document_describes_every_message_we_send() -> None:
@@ -242,21 +221,18 @@ def test_the_asyncapi_document_describes_every_message_we_send() -> None:
     run(test)
 
 
-def test_pronunciations_are_applied_to_what_is_said() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            rules = {"name": "p", "rules": [{"original": "New York", "rewrite": "noo york"}]}
-            async with at.http.post(at.url + "/api/pronunciations/", json=rules) as reply:
-                assert reply.status == 201
-                uid = (await reply.json())["uid"]
-            body = {"text": "in New York now", "pronunciation": uid, "timestamps": True}
-            async with at.http.post(at.url + "/v1/tts", json=body) as reply:
-                lines = [json.loads(line) for line in (await reply.text()).splitlines()]
-            assert [m["text"] for m in lines if m["type"] == "text"] == ["in", "New York", "now"], "shown as written"
-            async with at.http.post(at.url + "/v1/tts", json={"text": "x", "pronunciation": "no"}) as reply:
-                assert reply.status == 400
-            async with at.http.delete(f"{at.url}/api/pronunciations/{uid}") as reply:
-                assert reply.status == 204
-            assert json.loads((await get(at, "/api/pronunciations/"))[1]) == []
-
-    run(test)
+@served()
+async def test_pronunciations_are_applied_to_what_is_said(at: Running) -> None:
+    rules = {"name": "p", "rules": [{"original": "New York", "rewrite": "noo york"}]}
+    async with at.http.post(at.url + "/api/pronunciations/", json=rules) as reply:
+        assert reply.status == 201
+        uid = (await reply.json())["uid"]
+    body = {"text": "in New York now", "pronunciation": uid, "timestamps": True}
+    async with at.http.post(at.url + "/v1/tts", json=body) as reply:
+        lines = [json.loads(line) for line in (await reply.text()).splitlines()]
+    assert [m["text"] for m in lines if m["type"] == "text"] == ["in", "New York", "now"], "shown as written"
+    async with at.http.post(at.url + "/v1/tts", json={"text": "x", "pronunciation": "no"}) as reply:
+        assert reply.status == 400
+    async with at.http.delete(f"{at.url}/api/pronunciations/{uid}") as reply:
+        assert reply.status == 204
+    assert json.loads((await get(at, "/api/pronunciations/"))[1]) == []

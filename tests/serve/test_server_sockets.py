@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from tests.serve.fake_engine import FakeEngine
-from tests.serve.harness import Running, heard, only, run, serving
+from tests.serve.harness import Running, heard, only, served
 
 TEXT = "one two three four five"
 
@@ -60,168 +60,141 @@ def sound(messages: list[dict[str, Any]], req_id: str | None = None) -> bytes:
     )
 
 
-def test_ready_comes_first_then_sound_and_words_then_the_end_and_a_normal_close() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            it = await talk(at)
-            await it.setup(seed=7)
-            await it.send("text", text=TEXT)
-            await it.send("end_of_stream")
-            messages = await it.until("end_of_stream")
-            assert messages[0]["type"] == "ready" and messages[0]["sample_rate"] == 24_000
-            assert [m["text"] for m in messages if m["type"] == "text"] == TEXT.split()
-            assert heard(sound(messages)) == only(7)
-            audio = [m for m in messages if m["type"] == "audio"]
-            assert audio[0]["start_s"] == 0 and all(
-                a["stop_s"] == pytest.approx(b["start_s"], abs=1e-3) for a, b in itertools.pairwise(audio)
-            )
-            assert await it.closed_with() == 1000
-            await at.lanes_free()
-
-    run(test)
+@served()
+async def test_ready_comes_first_then_sound_and_words_then_the_end_and_a_normal_close(at: Running) -> None:
+    it = await talk(at)
+    await it.setup(seed=7)
+    await it.send("text", text=TEXT)
+    await it.send("end_of_stream")
+    messages = await it.until("end_of_stream")
+    assert messages[0]["type"] == "ready" and messages[0]["sample_rate"] == 24_000
+    assert [m["text"] for m in messages if m["type"] == "text"] == TEXT.split()
+    assert heard(sound(messages)) == only(7)
+    audio = [m for m in messages if m["type"] == "audio"]
+    assert audio[0]["start_s"] == 0 and all(
+        a["stop_s"] == pytest.approx(b["start_s"], abs=1e-3) for a, b in itertools.pairwise(audio)
+    )
+    assert await it.closed_with() == 1000
+    await at.lanes_free()
 
 
-def test_audio_begins_while_text_still_arrives() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            it = await talk(at)
-            await it.setup()
-            for word in ["one", "two", "three", "four", "five", "six"]:
-                await it.send("text", text=word)
-            await it.until("audio")  # no end_of_stream was sent
-            await it.send("text", text="seven")
-            await it.send("end_of_stream")
-            messages = await it.until("end_of_stream")
-            assert [m["text"] for m in messages if m["type"] == "text"][-1] == "seven"
-
-    run(test)
+@served()
+async def test_audio_begins_while_text_still_arrives(at: Running) -> None:
+    it = await talk(at)
+    await it.setup()
+    for word in ["one", "two", "three", "four", "five", "six"]:
+        await it.send("text", text=word)
+    await it.until("audio")  # no end_of_stream was sent
+    await it.send("text", text="seven")
+    await it.send("end_of_stream")
+    messages = await it.until("end_of_stream")
+    assert [m["text"] for m in messages if m["type"] == "text"][-1] == "seven"
 
 
-def test_flush_speaks_every_word_received_and_loses_none_after_it() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            it = await talk(at)
-            await it.setup()
-            for piece in ["hello", "there", "<flush>"]:
-                await it.send("text", text=piece)
-            said: list[str] = []
-            while said != ["hello", "there"]:
-                message = await it.next()
-                said += [message["text"]] if message["type"] == "text" else []
-            await it.send("text", text="bye")
-            await it.send("end_of_stream")
-            assert [m["text"] for m in await it.until("end_of_stream") if m["type"] == "text"] == ["bye"]
-
-    run(test)
+@served()
+async def test_flush_speaks_every_word_received_and_loses_none_after_it(at: Running) -> None:
+    it = await talk(at)
+    await it.setup()
+    for piece in ["hello", "there", "<flush>"]:
+        await it.send("text", text=piece)
+    said: list[str] = []
+    while said != ["hello", "there"]:
+        message = await it.next()
+        said += [message["text"]] if message["type"] == "text" else []
+    await it.send("text", text="bye")
+    await it.send("end_of_stream")
+    assert [m["text"] for m in await it.until("end_of_stream") if m["type"] == "text"] == ["bye"]
 
 
 @pytest.mark.parametrize("text", ["", "   ", "🙂🎉", "…", "<flush>"])
-def test_nothing_to_say_is_a_valid_empty_result(text: str) -> None:
-    async def test() -> None:
-        async with serving() as at:
-            it = await talk(at)
-            await it.setup()
-            await it.send("text", text=text)
-            await it.send("end_of_stream")
-            assert [m["type"] for m in await it.until("end_of_stream")] == ["ready", "end_of_stream"]
-            assert await it.closed_with() == 1000
-
-    run(test)
+@served()
+async def test_nothing_to_say_is_a_valid_empty_result(at: Running, text: str) -> None:
+    it = await talk(at)
+    await it.setup()
+    await it.send("text", text=text)
+    await it.send("end_of_stream")
+    assert [m["type"] for m in await it.until("end_of_stream")] == ["ready", "end_of_stream"]
+    assert await it.closed_with() == 1000
 
 
-def test_streams_share_a_socket_and_each_hears_only_itself() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            it = await talk(at)
-            ids = [f"r{n}" for n in range(4)]
-            for n, req_id in enumerate(ids):
-                await it.setup(req_id, seed=100 + n, close_ws_on_eos=False)
-            for word in TEXT.split():
-                for req_id in ids:
-                    await it.send("text", text=word, client_req_id=req_id)
-            for req_id in ids:
-                await it.send("end_of_stream", client_req_id=req_id)
-            messages: list[dict[str, Any]] = []
-            while sum(m["type"] == "end_of_stream" for m in messages) < 4:
-                messages.append(await it.next())
-            for n, req_id in enumerate(ids):
-                assert heard(sound(messages, req_id)) == only(100 + n)
-                words = [m["text"] for m in messages if m["type"] == "text" and m["client_req_id"] == req_id]
-                assert words == TEXT.split()
-            await it.setup("again", close_ws_on_eos=False)  # the socket is still good
-            assert (await it.next())["type"] == "ready"
-
-    run(test)
+@served()
+async def test_streams_share_a_socket_and_each_hears_only_itself(at: Running) -> None:
+    it = await talk(at)
+    ids = [f"r{n}" for n in range(4)]
+    for n, req_id in enumerate(ids):
+        await it.setup(req_id, seed=100 + n, close_ws_on_eos=False)
+    for word in TEXT.split():
+        for req_id in ids:
+            await it.send("text", text=word, client_req_id=req_id)
+    for req_id in ids:
+        await it.send("end_of_stream", client_req_id=req_id)
+    messages: list[dict[str, Any]] = []
+    while sum(m["type"] == "end_of_stream" for m in messages) < 4:
+        messages.append(await it.next())
+    for n, req_id in enumerate(ids):
+        assert heard(sound(messages, req_id)) == only(100 + n)
+        words = [m["text"] for m in messages if m["type"] == "text" and m["client_req_id"] == req_id]
+        assert words == TEXT.split()
+    await it.setup("again", close_ws_on_eos=False)  # the socket is still good
+    assert (await it.next())["type"] == "ready"
 
 
-def test_after_the_answer_to_a_cancel_nothing_of_that_stream_follows() -> None:
-    async def test() -> None:
-        async with serving(FakeEngine(lanes=2)) as at:
-            it = await talk(at)
-            for req_id in ("gone", "stays"):
-                await it.setup(req_id, seed=len(req_id), close_ws_on_eos=False)
-                await it.send("text", text=TEXT * 9, client_req_id=req_id)
-            await it.until("audio", "gone")
-            await it.send("cancel", client_req_id="gone")
-            ack = (await it.until("end_of_stream", "gone"))[-1]
-            assert ack["cancelled"] is True
-            await it.send("text", text="late", client_req_id="gone")  # crossed on its way: ignored
-            await it.send("end_of_stream", client_req_id="stays")
-            after = await it.until("end_of_stream", "stays")
-            assert not [m for m in after if m.get("client_req_id") == "gone"]
-            await at.until(lambda: len(at.engine.held) == 0)
-
-    run(test)
+@served(lambda: FakeEngine(lanes=2))
+async def test_after_the_answer_to_a_cancel_nothing_of_that_stream_follows(at: Running) -> None:
+    it = await talk(at)
+    for req_id in ("gone", "stays"):
+        await it.setup(req_id, seed=len(req_id), close_ws_on_eos=False)
+        await it.send("text", text=TEXT * 9, client_req_id=req_id)
+    await it.until("audio", "gone")
+    await it.send("cancel", client_req_id="gone")
+    ack = (await it.until("end_of_stream", "gone"))[-1]
+    assert ack["cancelled"] is True
+    await it.send("text", text="late", client_req_id="gone")  # crossed on its way: ignored
+    await it.send("end_of_stream", client_req_id="stays")
+    after = await it.until("end_of_stream", "stays")
+    assert not [m for m in after if m.get("client_req_id") == "gone"]
+    await at.until(lambda: len(at.engine.held) == 0)
 
 
-def test_a_disconnect_in_the_middle_frees_the_lane_and_is_counted() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            it = await talk(at)
-            await it.setup()
-            await it.send("text", text=TEXT * 20)
-            await it.until("audio")
-            assert at.engine.held
-            await it.ws.close()
-            await at.lanes_free()
-            assert await at.metric("tts_streams_total", protocol="gradium", outcome="cancelled") == 1
-
-    run(test)
+@served()
+async def test_a_disconnect_in_the_middle_frees_the_lane_and_is_counted(at: Running) -> None:
+    it = await talk(at)
+    await it.setup()
+    await it.send("text", text=TEXT * 20)
+    await it.until("audio")
+    assert at.engine.held
+    await it.ws.close()
+    await at.lanes_free()
+    assert await at.metric("tts_streams_total", protocol="gradium", outcome="cancelled") == 1
 
 
-def test_a_connection_cut_without_a_close_frees_the_lane() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            it = await talk(at)
-            await it.setup()
-            await it.send("text", text=TEXT * 20)
-            await it.until("audio")
-            transport = it.ws._conn.transport  # type: ignore[union-attr]
-            assert transport
-            transport.abort()
-            await at.lanes_free()
-
-    run(test)
+@served()
+async def test_a_connection_cut_without_a_close_frees_the_lane(at: Running) -> None:
+    it = await talk(at)
+    await it.setup()
+    await it.send("text", text=TEXT * 20)
+    await it.until("audio")
+    transport = it.ws._conn.transport  # type: ignore[union-attr]
+    assert transport
+    transport.abort()
+    await at.lanes_free()
 
 
-def test_a_call_beyond_capacity_is_told_so_with_a_hint_and_disturbs_nobody() -> None:
-    async def test() -> None:
-        async with serving(FakeEngine(lanes=2)) as at:
-            talks = [await talk(at) for _ in range(3)]
-            for n, it in enumerate(talks[:2]):
-                await it.setup(seed=n + 1)
-                await it.send("text", text=TEXT)
-                assert (await it.next())["type"] == "ready"
-            await talks[2].setup()
-            error = await talks[2].next()
-            assert error["type"] == "error" and error["reason"] == "at_capacity" and error["retry_after_s"] > 0
-            assert await talks[2].closed_with() == error["code"] == 1008
-            for n, it in enumerate(talks[:2]):
-                await it.send("end_of_stream")
-                assert heard(sound(await it.until("end_of_stream"))) == only(n + 1)
-            assert await at.metric("tts_refused_total", code="at_capacity") == 1
-
-    run(test)
+@served(lambda: FakeEngine(lanes=2))
+async def test_a_call_beyond_capacity_is_told_so_with_a_hint_and_disturbs_nobody(at: Running) -> None:
+    talks = [await talk(at) for _ in range(3)]
+    for n, it in enumerate(talks[:2]):
+        await it.setup(seed=n + 1)
+        await it.send("text", text=TEXT)
+        assert (await it.next())["type"] == "ready"
+    await talks[2].setup()
+    error = await talks[2].next()
+    assert error["type"] == "error" and error["reason"] == "at_capacity" and error["retry_after_s"] > 0
+    assert await talks[2].closed_with() == error["code"] == 1008
+    for n, it in enumerate(talks[:2]):
+        await it.send("end_of_stream")
+        assert heard(sound(await it.until("end_of_stream"))) == only(n + 1)
+    assert await at.metric("tts_refused_total", code="at_capacity") == 1
 
 
 @pytest.mark.parametrize(
@@ -237,172 +210,142 @@ def test_a_call_beyond_capacity_is_told_so_with_a_hint_and_disturbs_nobody() -> 
         ("x" * 3000, 1009),
     ],
 )
-def test_every_error_is_said_before_its_close(frame: str | bytes, code: int) -> None:
-    async def test() -> None:
-        async with serving(message_bytes_max=2048) as at:
-            it = await talk(at)
-            await (it.ws.send_bytes(frame) if isinstance(frame, bytes) else it.ws.send_str(frame))
-            error = await it.next()
-            assert error["type"] == "error" and error["message"] and error["code"] == code
-            assert await it.closed_with() == code
-
-    run(test)
+@served(message_bytes_max=2048)
+async def test_every_error_is_said_before_its_close(at: Running, frame: str | bytes, code: int) -> None:
+    it = await talk(at)
+    await (it.ws.send_bytes(frame) if isinstance(frame, bytes) else it.ws.send_str(frame))
+    error = await it.next()
+    assert error["type"] == "error" and error["message"] and error["code"] == code
+    assert await it.closed_with() == code
 
 
-def test_an_unknown_voice_is_refused_with_the_list_of_voices() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            it = await talk(at)
-            await it.setup(voice_id="nobody")
-            assert "anna, ben" in (await it.next())["message"]
-
-    run(test)
+@served()
+async def test_an_unknown_voice_is_refused_with_the_list_of_voices(at: Running) -> None:
+    it = await talk(at)
+    await it.setup(voice_id="nobody")
+    assert "anna, ben" in (await it.next())["message"]
 
 
-def test_one_bad_stream_does_not_touch_the_others_on_its_socket() -> None:
-    async def test() -> None:
-        async with serving(FakeEngine(fail_seed=13)) as at:
-            it = await talk(at)
-            await it.setup("bad", seed=13, close_ws_on_eos=False)
-            await it.setup("wrong", voice_id="nobody", close_ws_on_eos=False)
-            await it.until("error", "wrong")
-            await it.send("text", text=TEXT, client_req_id="bad")
-            await it.send("end_of_stream", client_req_id="bad")
-            error = (await it.until("error", "bad"))[-1]
-            assert error["code"] == 1011 and error["reason"] == "internal"
-            await it.setup("good", seed=4, close_ws_on_eos=False)
-            await it.send("text", text=TEXT, client_req_id="good")
-            await it.send("end_of_stream", client_req_id="good")
-            assert heard(sound(await it.until("end_of_stream", "good"), "good")) == only(4)
-
-    run(test)
+@served(lambda: FakeEngine(fail_seed=13))
+async def test_one_bad_stream_does_not_touch_the_others_on_its_socket(at: Running) -> None:
+    it = await talk(at)
+    await it.setup("bad", seed=13, close_ws_on_eos=False)
+    await it.setup("wrong", voice_id="nobody", close_ws_on_eos=False)
+    await it.until("error", "wrong")
+    await it.send("text", text=TEXT, client_req_id="bad")
+    await it.send("end_of_stream", client_req_id="bad")
+    error = (await it.until("error", "bad"))[-1]
+    assert error["code"] == 1011 and error["reason"] == "internal"
+    await it.setup("good", seed=4, close_ws_on_eos=False)
+    await it.send("text", text=TEXT, client_req_id="good")
+    await it.send("end_of_stream", client_req_id="good")
+    assert heard(sound(await it.until("end_of_stream", "good"), "good")) == only(4)
 
 
-def test_a_reader_that_takes_nothing_is_shed_with_a_reason_and_its_lane_is_freed() -> None:
-    async def test() -> None:
-        async with serving(stall_s=0.3, outbox_s=0.5, ahead_s=600.0) as at:
-            it = await talk(at)
-            transport = it.ws._conn.transport  # type: ignore[union-attr]
-            assert transport
-            await it.setup()
-            await it.send("text", text=TEXT * 2000)
-            transport.pause_reading()
-            await at.until(lambda: at.server.meters.shed._value.get() == 1)
-            await at.lanes_free()
-
-    run(test)
+@served(stall_s=0.3, outbox_s=0.5, ahead_s=600.0)
+async def test_a_reader_that_takes_nothing_is_shed_with_a_reason_and_its_lane_is_freed(at: Running) -> None:
+    it = await talk(at)
+    transport = it.ws._conn.transport  # type: ignore[union-attr]
+    assert transport
+    await it.setup()
+    await it.send("text", text=TEXT * 2000)
+    transport.pause_reading()
+    await at.until(lambda: at.server.meters.shed._value.get() == 1)
+    await at.lanes_free()
 
 
-def test_a_stream_without_text_is_ended_after_the_idle_time_and_told_why() -> None:
-    async def test() -> None:
-        async with serving(idle_s=1.0) as at:
-            it = await talk(at)
-            await it.setup()
-            assert [m["type"] for m in await it.until("error")] == ["ready", "error"]
-            await at.lanes_free()
-
-    run(test)
+@served(idle_s=1.0)
+async def test_a_stream_without_text_is_ended_after_the_idle_time_and_told_why(at: Running) -> None:
+    it = await talk(at)
+    await it.setup()
+    assert [m["type"] for m in await it.until("error")] == ["ready", "error"]
+    await at.lanes_free()
 
 
-def test_slow_text_does_not_end_a_stream() -> None:
-    async def test() -> None:
-        async with serving(idle_s=1.0) as at:
-            it = await talk(at)
-            await it.setup()
-            for word in TEXT.split():
-                await it.send("text", text=word)
-                await asyncio.sleep(0.4)  # in all twice the idle time
-            await it.send("end_of_stream")
-            messages = await it.until("end_of_stream")
-            assert [m["text"] for m in messages if m["type"] == "text"] == TEXT.split()
-
-    run(test)
+@served(idle_s=1.0)
+async def test_slow_text_does_not_end_a_stream(at: Running) -> None:
+    it = await talk(at)
+    await it.setup()
+    for word in TEXT.split():
+        await it.send("text", text=word)
+        await asyncio.sleep(0.4)  # in all twice the idle time
+    await it.send("end_of_stream")
+    messages = await it.until("end_of_stream")
+    assert [m["text"] for m in messages if m["type"] == "text"] == TEXT.split()
 
 
-def test_the_native_protocol_speaks_flushes_and_cancels() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            ws = await at.http.ws_connect(f"{at.ws_url}/v1/tts")
-            for message in (
-                {"type": "start", "id": "a", "seed": 5},
-                {"type": "text", "id": "a", "text": "hel"},
-                {"type": "text", "id": "a", "text": "lo you"},
-                {"type": "flush", "id": "a", "mark": 9},
-            ):
-                await ws.send_str(json.dumps(message))
-            seen: list[Any] = []
-            while not (seen and isinstance(seen[-1], dict) and seen[-1]["type"] == "flushed"):
-                frame = await ws.receive()
-                seen.append(json.loads(frame.data) if frame.type is aiohttp.WSMsgType.TEXT else frame.data)
-            facts = [m for m in seen if isinstance(m, dict)]
-            audio = b"".join(m[4:] for m in seen if isinstance(m, bytes))
-            assert facts[0]["type"] == "started" and facts[0]["stream"] == 1
-            assert [m["text"] for m in facts if m["type"] == "word"] == ["hello", "you"]
-            assert facts[-1]["mark"] == 9 and heard(audio) == only(5)
-            await ws.send_str('{"type":"cancel","id":"a"}')
-            while (message := json.loads((await ws.receive()).data))["type"] != "done":
-                pass
-            assert message["cancelled"] is True
-            await ws.close()
-
-    run(test)
+@served()
+async def test_the_native_protocol_speaks_flushes_and_cancels(at: Running) -> None:
+    ws = await at.http.ws_connect(f"{at.ws_url}/v1/tts")
+    for message in (
+        {"type": "start", "id": "a", "seed": 5},
+        {"type": "text", "id": "a", "text": "hel"},
+        {"type": "text", "id": "a", "text": "lo you"},
+        {"type": "flush", "id": "a", "mark": 9},
+    ):
+        await ws.send_str(json.dumps(message))
+    seen: list[Any] = []
+    while not (seen and isinstance(seen[-1], dict) and seen[-1]["type"] == "flushed"):
+        frame = await ws.receive()
+        seen.append(json.loads(frame.data) if frame.type is aiohttp.WSMsgType.TEXT else frame.data)
+    facts = [m for m in seen if isinstance(m, dict)]
+    audio = b"".join(m[4:] for m in seen if isinstance(m, bytes))
+    assert facts[0]["type"] == "started" and facts[0]["stream"] == 1
+    assert [m["text"] for m in facts if m["type"] == "word"] == ["hello", "you"]
+    assert facts[-1]["mark"] == 9 and heard(audio) == only(5)
+    await ws.send_str('{"type":"cancel","id":"a"}')
+    while (message := json.loads((await ws.receive()).data))["type"] != "done":
+        pass
+    assert message["cancelled"] is True
+    await ws.close()
 
 
-def test_the_moshi_protocol_speaks() -> None:
-    async def test() -> None:
-        import ormsgpack
+@served()
+async def test_the_moshi_protocol_speaks(at: Running) -> None:
+    import ormsgpack
 
-        async with serving() as at:
-            ws = await at.http.ws_connect(f"{at.ws_url}/api/tts_streaming?format=PcmMessagePack&seed=3&cfg_alpha=2.0")
-            first = ormsgpack.unpackb((await ws.receive()).data)
-            assert first == {"type": "Ready"}
-            await ws.send_str("one two")
-            await ws.send_bytes(ormsgpack.packb({"type": "Text", "text": "three"}))
-            await ws.send_bytes(b"\0")
-            words, samples = [], 0
-            while (frame := await ws.receive()).type is aiohttp.WSMsgType.BINARY:
-                message = ormsgpack.unpackb(frame.data)
-                words += [message["text"]] if message["type"] == "Text" else []
-                samples += len(message["pcm"]) if message["type"] == "Audio" else 0
-            assert words == ["one", "two", "three"] and samples > 24_000 * 0.3 and ws.close_code == 1000
-
-    run(test)
+    ws = await at.http.ws_connect(f"{at.ws_url}/api/tts_streaming?format=PcmMessagePack&seed=3&cfg_alpha=2.0")
+    first = ormsgpack.unpackb((await ws.receive()).data)
+    assert first == {"type": "Ready"}
+    await ws.send_str("one two")
+    await ws.send_bytes(ormsgpack.packb({"type": "Text", "text": "three"}))
+    await ws.send_bytes(b"\0")
+    words, samples = [], 0
+    while (frame := await ws.receive()).type is aiohttp.WSMsgType.BINARY:
+        message = ormsgpack.unpackb(frame.data)
+        words += [message["text"]] if message["type"] == "Text" else []
+        samples += len(message["pcm"]) if message["type"] == "Audio" else 0
+    assert words == ["one", "two", "three"] and samples > 24_000 * 0.3 and ws.close_code == 1000
 
 
-def test_a_thousand_connects_and_cancels_leave_nothing_behind() -> None:
-    async def test() -> None:
-        async with serving(FakeEngine(lanes=8)) as at:
-            it = await talk(at)
-            for round in range(125):
-                ids = [f"{round}-{n}" for n in range(8)]
-                for req_id in ids:
-                    await it.setup(req_id, close_ws_on_eos=False)
-                    await it.send("text", text=TEXT, client_req_id=req_id)
-                    await it.send("cancel", client_req_id=req_id)
-                await it.until("end_of_stream", ids[-1])
-            await at.until(lambda: at.engine.opened == at.engine.closed == 1000)
-            assert not at.engine.held
-            assert at.server.admission.active == 0 and not at.server.hub._streams and not at.server.hub._unread
-
-    run(test)
+@served(lambda: FakeEngine(lanes=8))
+async def test_a_thousand_connects_and_cancels_leave_nothing_behind(at: Running) -> None:
+    it = await talk(at)
+    for round in range(125):
+        ids = [f"{round}-{n}" for n in range(8)]
+        for req_id in ids:
+            await it.setup(req_id, close_ws_on_eos=False)
+            await it.send("text", text=TEXT, client_req_id=req_id)
+            await it.send("cancel", client_req_id=req_id)
+        await it.until("end_of_stream", ids[-1])
+    await at.until(lambda: at.engine.opened == at.engine.closed == 1000)
+    assert not at.engine.held
+    assert at.server.admission.active == 0 and not at.server.hub._streams and not at.server.hub._unread
 
 
-def test_draining_lets_streams_finish_and_nobody_in() -> None:
-    async def test() -> None:
-        async with serving() as at:
-            it, late = await talk(at), await talk(at)
-            await it.setup()
-            await it.send("text", text=f"{TEXT} {TEXT}")
-            await it.until("audio")
-            draining = asyncio.create_task(at.server.drain())
-            await asyncio.sleep(0)
-            await late.setup()
-            assert (await late.next())["reason"] == "draining"
-            async with at.http.get(f"{at.url}/readyz") as reply:
-                assert reply.status == 503 and (await reply.json())["draining"]
-            assert not draining.done()
-            await it.send("end_of_stream")
-            await it.until("end_of_stream")
-            assert await draining is True
-
-    run(test)
+@served()
+async def test_draining_lets_streams_finish_and_nobody_in(at: Running) -> None:
+    it, late = await talk(at), await talk(at)
+    await it.setup()
+    await it.send("text", text=f"{TEXT} {TEXT}")
+    await it.until("audio")
+    draining = asyncio.create_task(at.server.drain())
+    await asyncio.sleep(0)
+    await late.setup()
+    assert (await late.next())["reason"] == "draining"
+    async with at.http.get(f"{at.url}/readyz") as reply:
+        assert reply.status == 503 and (await reply.json())["draining"]
+    assert not draining.done()
+    await it.send("end_of_stream")
+    await it.until("end_of_stream")
+    assert await draining is True
