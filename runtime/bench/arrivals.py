@@ -34,6 +34,18 @@ class Call:
     seed: int
 
 
+def longer(prompts: tuple[str, ...], words: int) -> tuple[str, ...]:
+    """The prompts, each followed by the next ones until it has so many words."""
+    out = []
+    for n in range(len(prompts)):
+        text, k = prompts[n], n
+        while len(text.split()) < words:
+            k += 1
+            text += " " + prompts[k % len(prompts)]
+        out.append(text)
+    return tuple(out)
+
+
 def calls(count: int, *, rate: float, seed: int, even: bool = False, prompts: tuple[str, ...] = PROMPTS) -> list[Call]:
     """`count` calls at `rate` a second: at random times (Poisson), or evenly spaced."""
     rng = random.Random(seed)

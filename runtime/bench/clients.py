@@ -12,6 +12,7 @@ import asyncio
 import base64
 import json
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import aiohttp
@@ -40,6 +41,14 @@ class Target:
     @property
     def headers(self) -> dict[str, str]:
         return {"x-api-key": self.key, "authorization": f"Bearer {self.key}"}
+
+
+async def metrics(session: aiohttp.ClientSession, target: Target, names: Collection[str]) -> dict[str, float]:
+    """These metrics of the server, those without labels; empty where it has none."""
+    async with session.get(target.url.rstrip("/") + "/metrics", headers=target.headers) as reply:
+        text = await reply.text() if reply.status == 200 else ""
+    rows = (line.split(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {row[0]: float(row[1]) for row in rows if len(row) == 2 and row[0] in names}
 
 
 async def speak(session: aiohttp.ClientSession, target: Target, call: Call, start: float) -> Take:

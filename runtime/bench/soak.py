@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.bench.arrivals import PROMPTS, Call
-from runtime.bench.clients import Target, setup_message
+from runtime.bench.clients import Target, metrics, setup_message
 
 # What each call does; most are good, or nothing would be checked.
 ACTS = ("speak", "speak", "speak", "leave", "cut", "stall", "garbage", "cancel", "empty")
@@ -56,7 +56,7 @@ async def soak(
     loop = asyncio.get_running_loop()
     end = loop.time() + minutes * 60
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
-        before = await metrics(session, target)
+        before = await metrics(session, target, WATCHED)
         watcher = asyncio.create_task(_watch(session, target, tally, end, say))
         callers = [
             _caller(session, target, tally, random.Random(f"{seed}/{n}"), end, pause_s) for n in range(streams)
@@ -82,22 +82,14 @@ def _mib(values: dict[str, float]) -> float:
     return round(values.get("process_resident_memory_bytes", 0.0) / 2**20, 1)
 
 
-async def metrics(session: aiohttp.ClientSession, target: Target) -> dict[str, float]:
-    """The watched metrics; empty where the server has none."""
-    async with session.get(target.url.rstrip("/") + "/metrics", headers=target.headers) as reply:
-        text = await reply.text() if reply.status == 200 else ""
-    rows = (line.split(" ") for line in text.splitlines() if not line.startswith("#"))
-    return {row[0]: float(row[1]) for row in rows if len(row) == 2 and row[0] in WATCHED}
-
-
 async def _settled(session: aiohttp.ClientSession, target: Target) -> dict[str, float]:
     """The metrics once no stream is active, or after the longest a stream may be kept for a reader."""
-    values = await metrics(session, target)
+    values = await metrics(session, target, WATCHED)
     for _ in range(60):
         if not values.get("tts_streams_active"):
             break
         await asyncio.sleep(0.5)
-        values = await metrics(session, target)
+        values = await metrics(session, target, WATCHED)
     return values
 
 
@@ -106,7 +98,7 @@ async def _watch(
 ) -> None:
     loop = asyncio.get_running_loop()
     while loop.time() < end and not tally.wrong:
-        values = await metrics(session, target)
+        values = await metrics(session, target, WATCHED)
         tally.memory.append(values.get("process_resident_memory_bytes", 0.0))
         say(f"{end - loop.time():.0f} s left, {_mib(values)} MiB, {tally.compared} compared, {len(tally.wrong)} wrong")
         await asyncio.sleep(min(10.0, max(0.5, (end - loop.time()) / 12)))

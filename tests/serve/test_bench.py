@@ -12,7 +12,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.bench.arrivals import PROMPTS, Call, calls, pieces, words
+from runtime.bench.arrivals import PROMPTS, Call, calls, longer, pieces, words
 from runtime.bench.clients import Target, speak
 from runtime.bench.meter import Take, heard, playout, summary
 from runtime.bench.soak import alike, foreign, soak
@@ -83,6 +83,12 @@ def test_the_same_seed_gives_the_same_load() -> None:
     assert calls(20, rate=2.0, seed=5) == calls(20, rate=2.0, seed=5) != calls(20, rate=2.0, seed=6)
     mean = calls(2000, rate=2.0, seed=1)[-1].due_s / 2000
     assert mean == pytest.approx(0.5, rel=0.1)
+
+
+def test_longer_texts_are_made_of_the_same_prompts() -> None:
+    made = longer(PROMPTS, 40)
+    assert all(len(t.split()) >= 40 and t.startswith(p) for t, p in zip(made, PROMPTS, strict=True))
+    assert longer(PROMPTS, 0) == PROMPTS
 
 
 @settings(max_examples=30, deadline=None)

@@ -92,6 +92,7 @@ def test_the_bench_measures_it(process: Process) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=ENV, check=True)
     facts = json.loads(done.stdout)
     assert facts["heard"] == 1 and facts["first_sound_ms"]["p50"] > 0 and facts["connection"] == "warm"
+    assert facts["server"]["model_s"] > 0 and facts["server"]["network_over_model"] >= 0
 
 
 def test_sigterm_lets_the_call_finish_and_then_ends_with_0(process: Process) -> None:
