@@ -180,6 +180,16 @@ async def test_a_connection_cut_without_a_close_frees_the_lane(at: Running) -> N
     await at.lanes_free()
 
 
+@served(heartbeat_s=0.4)
+async def test_a_peer_that_no_longer_answers_pings_is_gone_and_its_lane_is_freed(at: Running) -> None:
+    """A half-open socket: the network in between has dropped the connection, and nobody was told."""
+    it = await talk(at, autoping=False)
+    await it.setup()  # no text: nothing is sent that could fail
+    await at.until(lambda: bool(at.engine.held))
+    await at.lanes_free()
+    assert await at.metric("tts_streams_total", protocol="gradium", outcome="cancelled") == 1
+
+
 @served(lambda: FakeEngine(lanes=2))
 async def test_a_call_beyond_capacity_is_told_so_with_a_hint_and_disturbs_nobody(at: Running) -> None:
     talks = [await talk(at) for _ in range(3)]
