@@ -135,8 +135,8 @@ async def _perform(
         await ws.send_str(json.dumps({"type": "text", "text": "" if act == "empty" else call.text}))
         if act in ("speak", "empty", "stall"):
             await ws.send_str('{"type": "end_of_stream"}')
-        if act in ("leave", "cut", "cancel"):
-            await _some_sound(ws, rng.randrange(1, 6))
+        if act in ("leave", "cut", "cancel") and (ended := await _some_sound(ws, rng.randrange(1, 6))):
+            return ended
         if act == "leave":
             return "left"
         if act == "cut":
@@ -157,15 +157,17 @@ def _cut(ws: aiohttp.ClientWebSocketResponse) -> None:
             same.shutdown(socket.SHUT_RDWR)
 
 
-async def _some_sound(ws: aiohttp.ClientWebSocketResponse, chunks: int) -> None:
+async def _some_sound(ws: aiohttp.ClientWebSocketResponse, chunks: int) -> str:
+    """Reads so many pieces of sound; how the call ended if it ended before, a refusal for instance."""
     while chunks:
         message = await ws.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
-            return
-        kind = json.loads(message.data)["type"]
-        chunks -= kind == "audio"
-        if kind in ("error", "end_of_stream"):
-            return
+            return "closed_without_a_word"
+        value = json.loads(message.data)
+        chunks -= value["type"] == "audio"
+        if value["type"] in ("error", "end_of_stream"):
+            return str(value.get("reason", value["type"]))
+    return ""
 
 
 def alike(a: bytes, b: bytes) -> bool:
