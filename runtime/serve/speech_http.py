@@ -6,6 +6,8 @@ client takes a broken answer for a short one.
 
 from __future__ import annotations
 
+import contextlib
+
 from aiohttp import web
 
 from runtime.serve import gradium, native, openai
@@ -152,15 +154,15 @@ async def _answer(request: web.Request, stream: Stream, body: _Raw | _Sse | _Lin
     bound_send_buffer(request)
     stream.on_stall = lambda: request.transport.abort() if request.transport else None
     await response.prepare(request)
-    if said := b"".join(map(body.spell, before)):
-        await response.write(said)
-    while out is not None:
-        if data := body.spell(out):
-            await response.write(data)
-        if isinstance(out, Failed) and request.transport:
-            request.transport.abort()
-            return response
-        out = await stream.next()
-    await response.write_eof()
+    with contextlib.suppress(ConnectionError):  # the caller has hung up: nobody is left to be told
+        if said := b"".join(map(body.spell, before)):
+            await response.write(said)
+        while out is not None:
+            if data := body.spell(out):
+                await response.write(data)
+            if isinstance(out, Failed) and request.transport:
+                request.transport.abort()
+                return response
+            out = await stream.next()
+        await response.write_eof()
     return response
-
