@@ -18,8 +18,9 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
+from bdn.addresses import split_address
 from bdn.digest import Digest
 from bdn.errors import BdnError, Invalid, SourceDown, Usage
 from bdn.origins.s3 import REGION, place, s3_error
@@ -37,7 +38,7 @@ class OpenClaims(Claims, Protocol):
 
 def open_claims(url: str, *, endpoint: str = "", region: str = "") -> OpenClaims:
     """Claims in the origin at `url`. Raises Usage for one that takes none."""
-    parts = urlsplit(url)
+    parts = split_address(url)
     if parts.scheme == "s3":
         return S3Claims(url, endpoint=endpoint, region=region)
     if parts.scheme in ("", "file") and url:

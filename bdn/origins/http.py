@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from urllib.parse import urlsplit
 
+from bdn.addresses import check_secret, split_address
 from bdn.digest import Digest
 from bdn.errors import BdnError, ChunkMissing, Corrupt, Invalid, Missing, SourceDown
 from bdn.http.head import Head, request_bytes
@@ -39,7 +40,7 @@ class HttpOrigin:
         connections_max: int = CONNECTIONS,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        parts = urlsplit(url)
+        parts = split_address(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Invalid(f"not an HTTP origin: {parts.scheme}://{parts.netloc}", hint="write http://host[:port]/path")
         secure = parts.scheme == "https"
@@ -53,6 +54,7 @@ class HttpOrigin:
         self._headers = [("host", authority), ("accept-encoding", "identity")]
         self._headers += list((headers or {}).items())
         if bearer:
+            check_secret(bearer, "the origin's token")
             self._headers.append(("authorization", f"Bearer {bearer}"))
         self._pool = Pool(per_host_max=connections_max, tls=(tls or ssl.create_default_context()) if secure else None)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
+from bdn.addresses import split_address
 from bdn.errors import Invalid
 from bdn.origins.directory import DirectoryOrigin, DirectoryWriter
 from bdn.origins.http import HttpOrigin
@@ -53,5 +54,5 @@ def _split(url: str) -> tuple[str, str]:
         raise Invalid("no origin was named", hint=HINT)
     if "://" not in url:
         return "file", url
-    parts = urlsplit(url)
+    parts = split_address(url)
     return parts.scheme, unquote(parts.path) if parts.scheme == "file" else url

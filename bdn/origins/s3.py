@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit
 
+from bdn.addresses import check_secret, split_address
 from bdn.buckets import BUCKET_RULE, is_bucket
 from bdn.digest import Digest
 from bdn.errors import BdnError, ChunkMissing, Invalid, Missing, SourceDown
@@ -68,7 +68,7 @@ class Place:
 
 def place(url: str, endpoint: str, region: str) -> Place:
     """Raises Invalid for what is not s3://bucket[/prefix], or an endpoint that is no http(s) address."""
-    parts = urlsplit(url)
+    parts = split_address(url)
     if parts.scheme != "s3" or not is_bucket(parts.netloc):
         raise Invalid(f"not an S3 origin: {url[:200]!r}", hint=BUCKET_RULE)
     prefix = parts.path.strip("/")
@@ -76,8 +76,9 @@ def place(url: str, endpoint: str, region: str) -> Place:
         dotted = "." in parts.netloc  # A dot in the bucket's name breaks the certificate of the virtual host.
         regional = f"s3.{region}.amazonaws.com"
         return Place(parts.netloc, prefix, regional if dotted else f"{parts.netloc}.{regional}", 443, True, dotted)
-    server = urlsplit(endpoint)
-    if server.scheme not in ("http", "https") or not server.hostname:
+    server = split_address(endpoint)
+    more = server.path.strip("/") or server.query or server.fragment
+    if server.scheme not in ("http", "https") or not server.hostname or more:
         raise Invalid(f"not an S3 endpoint: {endpoint[:200]!r}", hint="write http(s)://host[:port]")
     secure = server.scheme == "https"
     return Place(parts.netloc, prefix, server.hostname, server.port or (443 if secure else 80), secure, True)
@@ -232,7 +233,8 @@ def s3_error(status: int, code: str, where: Place, retry_after_s: float | None =
             "InvalidAccessKeyId": "the access key is unknown there",
             "SignatureDoesNotMatch": "the secret key does not belong to the access key",
         }.get(code, f"access is denied ({code or status})")
-        hint = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; reading needs s3:GetObject and s3:ListBucket"
+        rights = "reading needs s3:GetObject and s3:ListBucket, mirroring s3:PutObject"
+        hint = f"check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; {rights}"
         return Invalid(f"{why}", where=f"{where.name} at {server}", hint=hint)
     if 300 <= status < 400:
         return Invalid(f"the bucket is elsewhere ({code or status})", where=where.name, hint="name its region")
@@ -276,6 +278,9 @@ def botocore_credentials() -> FindCredentials:
             frozen = source[0].get_frozen_credentials()
         except BotoCoreError as why:
             raise Invalid(f"no usable credentials: {str(why).splitlines()[0]}", hint="check the AWS profile") from None
+        for secret, what in ((frozen.access_key, "the access key"), (frozen.secret_key, "the secret key")):
+            check_secret(secret, what)
+        check_secret(frozen.token or "", "the session token")
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")
 
     return find

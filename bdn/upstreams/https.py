@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import aiohttp
 
+from bdn.addresses import split_address
 from bdn.digest import Digest
 from bdn.errors import BdnError, Corrupt, Invalid, SourceDown, Usage
 from bdn.manifest import check_paths
@@ -30,7 +31,7 @@ class WebUpstream:
 
     def __init__(self, url: str) -> None:
         """Raises Usage for an address without a host."""
-        if not urlsplit(url).hostname:
+        if not split_address(url).hostname:
             raise Usage(f"{url[:200]!r} names no host", hint="write https://host/file-or-list")
         self._url = url
         self._session: aiohttp.ClientSession | None = None
