@@ -172,7 +172,7 @@ def test_a_missing_directory_and_an_unknown_scheme_say_what_is_expected(tmp_path
     assert "there is no directory" in str(refusal(str(tmp_path / "no")))
     assert "hf://org/repo" in str(refusal("ftp://x/y"))
     assert "not a hub repository" in str(refusal("hf://../x"))
-    assert "no bucket" in str(refusal("s3:///x"))
+    assert "cannot be a bucket" in str(refusal("s3:///x"))
     assert "two revisions" in str(refusal("hf://a/b@x", revision="y"))
     assert "has no revisions" in str(refusal(str(tmp_path), revision="y"))
 
