@@ -89,7 +89,7 @@ class Figures:
             median_s=round(_at(took, 0.5), 4),
             p95_s=round(_at(took, 0.95), 4),
             finished=len(took),
-            failed=len(outcome.failed),
+            failed=len(outcome.failed) + outcome.unfinished,
         )
 
     @property

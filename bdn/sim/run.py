@@ -39,6 +39,8 @@ class Outcome:
     """(node, model) -> when."""
     failed: dict[tuple[int, int], str] = field(default_factory=dict)
     models: tuple[Manifest, ...] = ()
+    unfinished: int = 0
+    """Pulls that had not ended, or not even begun, when the run was given up after `time_s_max`."""
     lost_pulls: int = 0
     """Pulls that ended because their node died for good."""
 
@@ -128,6 +130,7 @@ class Rollout:
         self.loop.call_at(s.time_s_max, self._all_done.set)
         if self._pending:
             await self._all_done.wait()
+        self.outcome.unfinished = self._pending
         for machine in self.world.machines:
             if machine.resolver is not None:
                 self.outcome.ledgers.setdefault(machine.name, machine.resolver.ledger)

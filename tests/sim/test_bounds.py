@@ -63,6 +63,13 @@ def test_the_smallest_of_everything_still_runs() -> None:
     assert study(load(text, "file.yaml"), 1, alone=True).result["origin_copies"] == 1.0
 
 
+def test_a_run_that_is_given_up_has_failed_whatever_did_not_end() -> None:
+    slow = "name: x\nabout: y\nnodes: {count: 3, nic_gbit: 0.000001}\nmodels: [{bytes: 9_000_000}]"
+    assert study(load(slow, "file.yaml"), 1, alone=True).result["failed"] == 3
+    late = HEAD + "joins: {present: 0, over_s: 1_000_000}\nmodels: [{bytes: 9_000_000}]\ntime_s_max: 1"
+    assert study(load(late, "file.yaml"), 1, alone=True).result["failed"] == 3
+
+
 def test_a_file_that_is_no_text_is_a_usage_error(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_bytes(b"\xff\xfe\x00")
