@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -16,6 +17,8 @@ import pytest
 import torch
 
 from runtime import checkpoint
+from runtime.audio import encoder
+from runtime.cloning import clip_prompts
 from runtime.engine import Prompts, SpeechEngine
 from runtime.graphs import EagerStep
 from runtime.make_checkpoint import make
@@ -40,8 +43,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return checkpoint_of
 
 
-def spoken(case: Case, directory: Path, *, lanes: int = 1) -> dict[str, object]:
-    """What our engine says to a case: the same things as a vector holds."""
+def spoken(case: Case, directory: Path, *, lanes: int = 1, prompts: Prompts | None = None) -> dict[str, object]:
+    """What our engine says to a case: the same things as a vector holds. `prompts` instead of the case's own."""
     torch.set_num_threads(1)
     loaded = checkpoint.load(directory, codebooks=case.codebooks)
     tokens: list[int] = []
@@ -52,9 +55,11 @@ def spoken(case: Case, directory: Path, *, lanes: int = 1) -> dict[str, object]:
         codes.append(spoken_codes)
 
     prompt = case.prompt(loaded.model.depth.codebooks, loaded.config.card)
+    if prompts is None and prompt is not None:
+        prompts = cast(Prompts, lambda _: prompt)
     engine = SpeechEngine(
         loaded.model, loaded.codec, loaded.voices, loaded.make_feed, EagerStep, lanes=lanes, trace=trace,
-        prompts=None if prompt is None else cast(Prompts, lambda _: prompt),
+        prompts=prompts,
     )  # fmt: skip
     lane = engine.open(case.spec)
     engine.feed(lane, case.entries(loaded.encode))
@@ -129,3 +134,31 @@ def test_bfloat16_is_as_near_to_float32_as_the_references_own(tmp_path: Path) ->
         found = distances([tmp_path / f"{size}-{seed}" for seed in range(4)])
         assert found["text"]["vectors"] >= 30 and found["depth"]["vectors"] >= 8, found
         assert found["text"]["ratio"] <= 1.1 and found["depth"]["ratio"] <= 1.1, found
+
+
+@pytest.mark.oracle
+def test_a_voice_from_a_clip_is_the_references_from_the_file_to_the_last_code(tmp_path: Path) -> None:
+    """End to end: a WAV file beside the checkpoint, encoded, continued and spoken on by both."""
+    if importlib.util.find_spec("moshi") is None:
+        pytest.skip("the public package moshi==0.2.13 is not installed")
+    from tests.golden import oracle
+
+    config = make(tmp_path, "small-prompted", seed=SEED)
+    draws = np.random.default_rng(3)
+    enc = encoder("wav")
+    clip = (draws.standard_normal(36_000) * 0.1).astype(np.float32)
+    (tmp_path / "anna.wav").write_bytes(enc.encode(clip) + enc.finish())
+    case = next(case for case in CASES if case.name == "prompted")
+    model = oracle.load(tmp_path)
+    prefix = model.get_prefix(tmp_path / "anna.wav")[1:].t().numpy()
+    loaded = checkpoint.load(tmp_path)
+    prompts = clip_prompts(loaded.codec, loaded.voices, by_embedding=False)
+    assert prompts is not None
+    codes = prompts(loaded.voices.check(("anna.wav",))[0])
+    assert codes is not None and codes.shape == (17, config.n_q) and np.array_equal(codes, prefix)
+    heard = oracle.listen(
+        model, case.entries(loaded.encode), cfg=case.spec.cfg, steps_max=120, prompt=prefix, sound=False
+    )
+    said = spoken(replace(case, steps=120, prompt_frames=17), tmp_path, prompts=prompts)
+    assert said["text_tokens"] == heard.text_tokens
+    assert isinstance(said["codes"], np.ndarray) and np.array_equal(said["codes"], heard.codes)
