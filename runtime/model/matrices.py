@@ -115,10 +115,16 @@ def steady(weight: Tensor, bias: Tensor | None = None) -> Matrix:
     """The quickest form on a processor whose rows keep their bits in any company. weight: [out, in]."""
     if weight.device.type != "cpu":
         raise ValueError("steady forms are for processors")
-    wide = weight.numel() >= PACKED_MIN or weight.dtype != torch.float32
-    if wide and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return PackedMatrix.of(weight, bias)
-    return RowMatrix(weight.t(), bias)
+    if weight.dtype == torch.float32:
+        packed = weight.numel() >= PACKED_MIN and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    else:
+        packed = packs_bfloat16()
+    return PackedMatrix.of(weight, bias) if packed else RowMatrix(weight.t(), bias)
+
+
+def packs_bfloat16() -> bool:
+    """Whether oneDNN multiplies bfloat16 on this processor: it takes AVX-512 or newer."""
+    return bool(torch.backends.mkldnn.is_available() and _onednn()._is_mkldnn_bf16_supported())  # type: ignore[no-untyped-call]
 
 
 def linear(x: Tensor, weight: Matrix) -> Tensor:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -32,6 +36,25 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(form: str, shape: tupl
         rows = torch.randperm(max(COUNTS), generator=draws)[:count]
         assert torch.equal(linear(x[rows], held), product[rows]), count
         assert torch.equal(project_add(onto[rows], x[rows], held), added[rows]), count
+
+
+OLD_PROCESSOR = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+
+
+def test_bfloat16_works_on_a_processor_without_avx512() -> None:
+    """oneDNN refuses to pack bfloat16 there; the libraries are told that they run on one."""
+    probe = (
+        "import torch; from runtime.model.matrices import steady\n"
+        "torch.set_num_threads(1); draws = torch.Generator().manual_seed(0)\n"
+        "held = steady(torch.randn(192, 64, generator=draws).bfloat16())\n"
+        "x = torch.randn(8, 64, generator=draws).bfloat16(); whole = held.times(x)\n"
+        "print(type(held).__name__, all(torch.equal(held.times(x[:n]), whole[:n]) for n in (1, 2, 3, 5)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], env=os.environ | OLD_PROCESSOR, capture_output=True, text=True, check=False,
+        timeout=120,
+    )  # fmt: skip
+    assert done.stdout.split() == ["RowMatrix", "True"], done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
