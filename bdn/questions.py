@@ -50,8 +50,7 @@ class Questions:
         async def leave() -> None:
             """Last questions before a read. A grant that waited for its turn may be old: holders come back."""
             if self._coordinator is not None and tried.granted and self._clock.now() - asked_at > GRANT_S:
-                failed = [n for n in tried.left if not tried.may_retry(n)]
-                ruling = await self._coordinator.rule(flight.swarm.part, flight.number, failed, anew=True)
+                ruling = await self._coordinator.rule(flight.swarm.part, flight.number, tried.failed, anew=True)
                 if ruling is not None and not ruling.read:
                     await self._obey(flight, ruling, tried)
                     raise Busy(ruling.ask[0] if ruling.ask else "its coordinator")
@@ -64,8 +63,8 @@ class Questions:
         """Before the origin: the coordinator's word, or else what the next ranks say; hints go into `tried`."""
         tried.probed = True
         if self._coordinator is not None and flight.swarm.use is not OriginUse.FORBID:
-            failed = [n for n in tried.left if not tried.may_retry(n)]
-            doubted = [n for n in tried.left if tried.may_retry(n)] + tried.doubted
+            failed = tried.failed
+            doubted = [n for n in tried.left if n not in failed] + tried.doubted
             ruling = await self._coordinator.rule(flight.swarm.part, flight.number, failed, doubted)
             if ruling is not None:
                 await self._obey(flight, ruling, tried)

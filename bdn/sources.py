@@ -111,6 +111,11 @@ class Tried:
         why = self.left[name]
         return isinstance(why, Missing) or (isinstance(why, Down) and name not in self.retried)
 
+    @property
+    def failed(self) -> list[str]:
+        """Who is not to be named to this fetch again."""
+        return [n for n in self.left if not self.may_retry(n)]
+
     def retry(self, name: str) -> bool:
         """Forget why it failed, if it may be asked again."""
         if name not in self.left or not self.may_retry(name):

@@ -52,10 +52,6 @@ class Delays:
         """Steps of padding that bring out the sound of a word whose place is known now."""
         return self.delay_steps + final_padding
 
-    def time_s(self, step: int) -> float:
-        """Where in the stream's sound the text of this step is heard."""
-        return round(step * FRAME_S, 6)
-
 
 def steps_of(seconds: float) -> int:
     """A duration in whole steps. 1.28 s is 16: what is within a millionth of a step counts as that step."""

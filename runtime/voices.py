@@ -66,11 +66,6 @@ class Voices:
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._files)) if self._files else (ONLY_VOICE,)
 
-    @property
-    def files_are_sounds(self) -> bool:
-        """Whether a voice is a sound to continue, and there is one."""
-        return bool(self._files) and not self._config.speaks_by_embedding
-
     def file(self, name: str) -> Path | None:
         """The voice's file, None for a cloned voice and for the only one of a model.
 
