@@ -11,15 +11,17 @@ import contextlib
 import logging
 import os
 import shutil
+from collections import Counter
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bdn.attendance import Attendance
 from bdn.clock import LoopClock
 from bdn.config import AgentSettings, ClientSettings, OriginSettings
 from bdn.control import ControlServer, Node, pull_json
 from bdn.digest import Digest
-from bdn.errors import Missing, Usage
+from bdn.errors import BdnError, Missing, Usage
 from bdn.http.client import PeerClient
 from bdn.http.peer import PeerServer
 from bdn.http.server import ServerLimits
@@ -33,6 +35,7 @@ from bdn.origins.open import OpenOrigin, open_origin
 from bdn.policy import Limits, OriginUse
 from bdn.ports import Tier
 from bdn.pulls import Pull, Pulls
+from bdn.reference import Reference
 from bdn.resolver import Resolver
 from bdn.roster import Node as Member
 from bdn.roster import parse_nodes
@@ -85,13 +88,15 @@ class Agent:
             self._exit.push_async_callback(self._origin.close)
         peers = PeerClient()
         self._exit.push_async_callback(peers.close)
+        self._attendance = Attendance(s.node_name, peers, clock)
         limits = _limits(s)
         claims = None
         if s.strict_origin:
             claims = open_claims(where.origin, endpoint=where.endpoint, region=where.region)
             self._exit.push_async_callback(claims.close)
         self._resolver = Resolver(
-            s.node_name, self._store, peers, self._origin, self._views, clock, limits=limits, claims=claims
+            s.node_name, self._store, peers, self._origin, self._views, clock, limits=limits, claims=claims,
+            damaged=lambda manifest: self._in_background(self._mend(manifest)), say=log.warning,
         )
         self._exit.callback(self._resolver.close)
         for digest in self._store.models():
@@ -113,7 +118,7 @@ class Agent:
         self._exit.push_async_callback(self._pulls.stop)
         control = ControlServer(
             Node(
-                self._pulls, self.status, self._document, self._verify, self._see_members, OriginUse(s.origin_use)
+                self._pulls, self._looked, self._document, self._verify, self._see_members, OriginUse(s.origin_use)
             ),
             self._client.socket_path,
         )
@@ -134,14 +139,22 @@ class Agent:
         s = self._settings
         if s.peers_dns:
             return
-        me = Member(s.node_name, s.host, self._port, s.zone)
-        self._views.replace([*(n for n in parse_nodes(peers) if n.name != me.name), me])
+        listed = {n.name: n for n in parse_nodes(peers)}
+        host = s.host
+        if host in ("0.0.0.0", "::"):  # Where it listens, and no place that others could reach.
+            host = listed[s.node_name].host if s.node_name in listed else ""
+        self._views.replace({**listed, s.node_name: Member(s.node_name, host, self._port, s.zone)}.values())
 
     async def _introduce(self) -> None:
         """Say what is on this disk to those who coordinate it, now and whenever another node becomes the one."""
         self._resolver.introduce()
         async for _ in self._views.changes():
             self._resolver.introduce()
+
+    async def _mend(self, manifest: Digest) -> None:
+        """Bring what went bad of a complete model again, before anybody asks for it."""
+        with contextlib.suppress(BdnError):  # Its end is in the log and in the status, as any pull's.
+            await self._pulls.ask(Reference("", "", manifest), priority=9, use=OriginUse(self._settings.origin_use))
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -153,6 +166,10 @@ class Agent:
         self._exit.push_async_callback(end)
 
     # What this node says of itself
+
+    async def _looked(self) -> Mapping[str, object]:
+        await self._attendance.look(self._views.roster.nodes)
+        return self.status()
 
     def status(self) -> Mapping[str, object]:
         """The whole of `bdn status --json`; these keys stay."""
@@ -171,8 +188,9 @@ class Agent:
             "name": self._settings.node_name, "pid": os.getpid(), "ready": self._ready, "port": self._port,
             "uptime_s": round(LoopClock().now() - self._started_at, 3),
             "store": str(self._store.root), "free_bytes": free, "origin": self._origin_settings.origin,
-            "members": [{"name": m.name, "host": m.host, "port": m.port, "zone": m.zone, "ready": m.ready}
-                        for m in self._views.roster.nodes],
+            "members": [{"name": m.name, "host": m.host, "port": m.port, "zone": m.zone,
+                         "ready": m.ready and self._attendance.reached(m.name) is not False,
+                         "reached": self._attendance.reached(m.name)} for m in self._views.roster.nodes],
             "models": models, "pulls": [pull_json(p) for p in self._pulls.all],
             "bytes_by_tier": {t.value: ledger.bytes_by_tier[t] for t in Tier},
             "bytes_by_source": dict(sorted(ledger.bytes_by_source.items())),
@@ -184,16 +202,23 @@ class Agent:
 
     def _snapshot(self) -> Snapshot:
         complete = sum(self._store.published(d) is not None for d in self._store.models())
-        members = self._views.roster.nodes
         sent = self._server.http.sent
         return Snapshot(
             self._resolver.ledger, sent.bytes_total, dict(sent.by_status),
             pulls_active=sum(not p.ended for p in self._pulls.all),
             pulls_ended={k.value: v for k, v in self._pulls.outcomes.items()},
             models_complete=complete, models_partial=len(tuple(self._store.models())) - complete,
-            members={"ready": sum(m.ready for m in members), "leaving": sum(not m.ready for m in members)},
-            store_free_bytes=shutil.disk_usage(self._store.root).free,
+            members=self._members_by_state(),
+            store_free_bytes=shutil.disk_usage(self._store.root).free, store_bad_chunks=self._store.bad_chunks,
         )  # fmt: skip
+
+    def _members_by_state(self) -> Mapping[str, int]:
+        """unreachable: when this node asked it for something the last time."""
+        count = Counter({"ready": 0, "leaving": 0, "unreachable": 0})
+        for m in self._views.roster.nodes:
+            failing = self._resolver.standing.failing(m.name)
+            count["leaving" if not m.ready else "unreachable" if failing else "ready"] += 1
+        return count
 
     def _observe(self, pull: Pull) -> None:
         self._metrics.pull_seconds.labels(pull.state.value).observe(pull.seconds)
@@ -215,7 +240,10 @@ class Agent:
     async def _verify(self, manifest: Digest) -> tuple[Digest, ...]:
         if manifest not in self._store.models():
             raise Missing(f"model {manifest.short} is not on this node", hint="`bdn pull` brings it here")
-        return await self._store.verify(manifest)
+        bad = await self._store.verify(manifest)
+        for digest in bad:
+            self._resolver.missed(digest)
+        return bad
 
 
 def _host_port(where: str) -> tuple[str, int]:

@@ -1,9 +1,8 @@
 """Owns the memory that chunks pass through when they are not to pass through the page cache.
 
-Blocks: one is filled from the socket, hashed while hot, and written with O_DIRECT from the same memory. Whoever gives
-one back leaves it on top: as long as nobody asks this node for chunks, a pull goes round in the few megabytes that
-stay in the CPU's cache. Private blocks lie in huge pages (0.48 core-s/GB, against 0.58 in a memfd's small ones, each
-of which is pinned for every write). The chunks that others will come for, those that this node owns, go through shared
+Blocks: one is filled from the socket, hashed while hot, and written with O_DIRECT from the same memory; `blocks` says
+which is filled next. Private blocks lie in huge pages (0.48 core-s/GB, against 0.58 in a memfd's small ones, each of
+which is pinned for every write). The chunks that others will come for, those that this node owns, go through shared
 blocks instead, those of a memfd: there they stay, verified, until the memory is needed, and are served by sendfile;
 their files are cold. Eight nodes at once: 0.83 core-s per node-GB and 1.16 x the origin's time for one copy, against
 0.90 and 1.39 when nothing is kept.
@@ -18,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bdn.aio import Writes
+from bdn.blocks import Blocks
 from bdn.digest import Digest
 from bdn.ports import Span
 
@@ -25,7 +25,7 @@ PAGE = 4096
 HUGE_PAGE = 2 << 20
 BLOCK_BYTES = 1 << 20  # One write: smaller ones cost more each, larger ones fall out of the cache.
 SHARED_BLOCKS = 128  # An agent that pulls stays under 300 MB with all of them touched.
-PRIVATE_BLOCKS = 32  # One for each body that arrives, and those on their way to the disk.
+PRIVATE_BLOCKS = 32  # Bodies that arrive, blocks on their way to the disk, and enough besides for one to rest.
 
 
 @dataclass
@@ -50,17 +50,17 @@ class Arena:
         os.ftruncate(self.fd, shared * self.block_bytes)
         self.address, self.memory = _mapped(self._private_bytes, self.fd, shared * self.block_bytes)
         self.writes = Writes(private + shared)
-        self._private = [i * self.block_bytes for i in reversed(range(private))]
+        self._private = Blocks(i * self.block_bytes for i in reversed(range(private)))
         self._shared = [self._private_bytes + i * self.block_bytes for i in reversed(range(shared))]
         self._kept: dict[Digest, _Kept] = {}
 
     def take(self, *, to_keep: bool = False) -> int | None:
-        """A block's offset in `memory`, the one given back last first; None when all are in use.
+        """A block's offset in `memory`; None when all are in use.
 
         to_keep: only one whose bytes others can be sent from.
         """
-        if self._private and not to_keep:
-            return self._private.pop()
+        if not to_keep and (private := self._private.take()) is not None:
+            return private
         while not self._shared:
             oldest = next((d for d, kept in self._kept.items() if kept.pins == 0), None)
             if oldest is None:
@@ -70,7 +70,15 @@ class Arena:
 
     def give_back(self, blocks: Sequence[int]) -> None:
         for block in blocks:
-            (self._private if block < self._private_bytes else self._shared).append(block)
+            if block < self._private_bytes:
+                self._private.give_back(block)
+            else:
+                self._shared.append(block)
+
+    def filled(self, block: int, seconds: float) -> None:
+        """A block that is still in use took so many seconds to fill, hashing not counted."""
+        if block < self._private_bytes:
+            self._private.cost(block, seconds / self.block_bytes)
 
     def span(self, begin: int, size: int) -> Span:
         """Bytes of a block that was taken to keep, as sendfile wants them."""

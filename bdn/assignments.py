@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from bdn.holders import Bits, Holders, Report
 from bdn.messages import Claim, Verdict
 
-ON_ITS_WAY_S = 1.0  # A verdict may overtake no question sent after it: for so long a node may not know of its grant.
 NAMED = 3  # Holders named for one chunk.
 
 
@@ -20,7 +19,9 @@ class Table:
     size: int
     holders: Holders
     assigned: dict[int, str] = field(default_factory=dict)
-    granted_at: dict[int, float] = field(default_factory=dict)
+    granted: dict[str, int] = field(default_factory=dict)
+    """By name, the number of its last claim that was granted something: who has not heard of that yet is not asked
+    why it does not read. Verdicts take seconds where a machine is busy."""
     checks: dict[str, tuple[float, asyncio.Future[None]]] = field(default_factory=dict)
     """When a node that somebody complained of was last looked at, and the look itself."""
     asked: dict[str, float] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class Table:
         had = name in self.holders.reports or name in self.assigned.values()
         self.holders.forget(name)
         self.known.discard(name)
+        self.granted.pop(name, None)
         if had:
             self.known.clear()
             self.assigned = {i: n for i, n in self.assigned.items() if n != name}
@@ -47,19 +49,14 @@ class Table:
     def of(self, name: str) -> list[int]:
         return [i for i, n in self.assigned.items() if n == name]
 
-    def known_to(self, name: str, now: float) -> list[int]:
-        """Its assignments, but for those whose verdict may still be on its way to it."""
-        return [i for i in self.of(name) if self.granted_at.get(i, now - ON_ITS_WAY_S) <= now - ON_ITS_WAY_S]
-
-    def learn(self, name: str, report: Report, before: list[int]) -> None:
-        """What a node says of itself is the truth about it: an assignment that it does not know of is void.
-
-        before: the assignments that it must have known of when it said so; word of another may not have reached it yet.
-        """
+    def learn(self, name: str, report: Report) -> None:
+        """What a node says of itself is the truth about it: an assignment that it does not know of is void, unless the
+        word of it may still be on its way."""
         self.holders.learn(name, report)
-        for i in before:
-            if i not in report.have and i not in report.reading and self.assigned.get(i) == name:
-                del self.assigned[i]
+        if report.heard >= self.granted.get(name, 0):
+            for i in self.of(name):
+                if i not in report.have and i not in report.reading:
+                    del self.assigned[i]
         for i in report.reading:
             self.assigned.setdefault(i, name)
 

@@ -8,6 +8,7 @@ replaced whole after the data was synced: it survives a power cut and costs at m
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from bdn.digest import Digest
@@ -49,10 +50,11 @@ class Bitfield:
         self._bits[index >> 3] |= 1 << (index & 7)
         self._write_byte(index >> 3)
 
-    def clear(self, index: int) -> None:
+    def clear(self, indices: Iterable[int]) -> None:
         """The bytes turned out to be bad. Both files must forget them before anything else happens."""
-        self._bits[index >> 3] &= ~(1 << (index & 7)) & 0xFF
-        self._write_byte(index >> 3)
+        for index in indices:
+            self._bits[index >> 3] &= ~(1 << (index & 7)) & 0xFF
+            self._write_byte(index >> 3)
         self.make_durable(self.snapshot())
 
     def snapshot(self) -> bytes:

@@ -96,7 +96,11 @@ class AgentClient:
                 answer = await self._session.request(method, target, json=body)
                 break
             except TimeoutError:
-                raise Down("the agent does not answer", where=str(self._path)) from None
+                raise Down(
+                    "the agent does not answer",
+                    where=str(self._path),
+                    hint="its log says why; start it again: what was verified stays",
+                ) from None
             except aiohttp.ClientError as why:
                 if asyncio.get_running_loop().time() >= deadline:
                     raise _absent(self._path, why) from None

@@ -51,6 +51,18 @@ class Setting:
     def env(self) -> str:
         return _PREFIX + self.name.upper()
 
+    def written(self, value: object) -> str:
+        """A value as a person would write it: whole powers of two as sizes, lists with commas, nothing as nothing."""
+        if isinstance(value, tuple):
+            return ",".join(value)
+        if isinstance(value, bool):
+            return str(value).lower()
+        if self.unit == "bytes" and isinstance(value, int | float):
+            for suffix in ("GiB", "MiB", "KiB"):
+                if value >= _SIZE_UNITS[suffix] and value % _SIZE_UNITS[suffix] == 0:
+                    return f"{value / _SIZE_UNITS[suffix]:g}{suffix}"
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
     def parse(self, text: object, where: str) -> object:
         """The value, within its bounds; Usage names the place it was written in."""
         try:
@@ -63,7 +75,7 @@ class Setting:
         # Written so that NaN, which compares false with everything, is refused as well.
         inside = not bounded or ((low is None or value >= low) and (high is None or value <= high))  # type: ignore[operator]
         if not inside or value != value:
-            bounds = " to ".join(f"{b:g}" for b in (self.low, self.high) if b is not None)
+            bounds = " to ".join(self.written(b) for b in (self.low, self.high) if b is not None)
             raise Usage(f"{where} is out of bounds: {text}", hint=f"allowed: {bounds} {self.unit}".rstrip())
         if self.choices and value not in self.choices:
             raise Usage(f"{where} is unknown: {str(text)[:80]!r}", hint=f"allowed: {', '.join(self.choices)}")
@@ -145,7 +157,9 @@ class AgentSettings:
     peers: tuple[str, ...] = setting((), "the other members, comma-separated, as name=host:port or name@zone=host:port")
     peers_dns: str = setting("", "host:port of a name whose addresses are the members, instead of a list")
     origin_use: str = setting(
-        "prefer", "may a pull read the origin: prefer peers, require the origin, or forbid it",
+        "prefer",
+        "where a pull may read chunks: prefer peers, require the origin, or forbid it; tags and manifests it reads "
+        "there in any case",
         choices=("prefer", "require", "forbid"),
     )  # fmt: skip
     stall_s: float = setting(
@@ -268,16 +282,10 @@ def add_flags(parser: argparse.ArgumentParser, *groups: type) -> None:
         for s in settings_of(group):
             if not s.secret:
                 unit = f" [{s.unit}]" if s.unit else ""
-                words = f"{s.about}{unit} ({s.env}; default: {_shown(s.default)})".replace("%", "%%")
+                words = f"{s.about}{unit} ({s.env}; default: {s.written(s.default) or 'empty'})".replace("%", "%%")
                 metavar = s.name.rsplit("_", 1)[-1].upper()
                 bare: dict[str, Any] = {"nargs": "?", "const": "true"} if s.kind is bool else {}
                 section.add_argument(s.flag, dest=s.name, default=None, metavar=metavar, help=words, **bare)
-
-
-def _shown(default: object) -> str:
-    if isinstance(default, tuple):
-        return ",".join(default) or "none"
-    return str(default) if default != "" else "empty"
 
 
 def environment() -> Mapping[str, str]:

@@ -30,6 +30,7 @@ from bdn.reference import parse_reference
 from bdn.roster import parse_nodes
 
 LINE_EVERY_S = 0.1
+LOOKUP_S = 1.0  # A tag or manifest that takes longer is waited for with lines.
 BODY_BYTES_MAX = 1 << 20
 Json = Mapping[str, object]
 
@@ -39,7 +40,7 @@ class Node:
     """What the control API needs of the agent."""
 
     pulls: Pulls
-    status: Callable[[], Json]
+    status: Callable[[], Awaitable[Json]]
     document: Callable[[Digest], bytes | None]
     verify: Callable[[Digest], Awaitable[tuple[Digest, ...]]]
     set_members: Callable[[tuple[str, ...]], None]
@@ -85,7 +86,7 @@ class ControlServer:
             await self._runner.cleanup()
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response(self._node.status())
+        return web.json_response(await self._node.status())
 
     async def _pull(self, request: web.Request) -> web.StreamResponse:
         body = await _object(request)
@@ -95,11 +96,24 @@ class ControlServer:
             raise Usage("priority is a whole number from 0 (a container waits) to 9 (background)")
         if use not in list(OriginUse):
             raise Usage(f"origin_use is one of {', '.join(OriginUse)}")
-        pull = await self._node.pulls.ask(reference, priority=priority, use=OriginUse(str(use)))
-        answer = await _lines(request)
-        async for _ in pull.follow(LINE_EVERY_S):
-            await _line(answer, pull_json(pull))
-        return answer
+        asked = asyncio.ensure_future(self._node.pulls.ask(reference, priority=priority, use=OriginUse(str(use))))
+        try:
+            await asyncio.wait([asked], timeout=LOOKUP_S)
+            pull = asked.result() if asked.done() else None  # Raises for a status of its own, before any line.
+            answer = await _lines(request)
+            while pull is None:
+                await _line(answer, {"state": "looking up", "done_bytes": 0, "total_bytes": 0})
+                if (await asyncio.wait([asked], timeout=1.0))[0]:
+                    why = asked.exception()
+                    if isinstance(why, BdnError):
+                        await _line(answer, {"state": "failed", "error": error_json(why)})
+                        return answer
+                    pull = asked.result()
+            async for _ in pull.follow(LINE_EVERY_S):
+                await _line(answer, pull_json(pull))
+            return answer
+        finally:
+            asked.cancel()
 
     async def _document(self, request: web.Request) -> web.StreamResponse:
         body = self._node.document(_digest(request))

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from bdn.acquaintances import Acquaintances
 from bdn.assignments import Table, judge
 from bdn.digest import Digest
-from bdn.errors import Busy, Down, Invalid, Missing
+from bdn.errors import BdnError, Busy, Missing
 from bdn.holders import Bits, Holders, Report
 from bdn.messages import (
     Claim,
@@ -40,8 +41,7 @@ AGAIN_S = 0.25  # Far more than an answer takes, for one that did not answer bef
 FORWARDS_MAX = 2
 ROUNDING_S = 1e-6
 TRIED_MAX = 3  # Successors tried before a node falls back on the rule.
-SEEN_MAX = 1 << 14  # Names of members past and present; who is older than that counts as one not heard of yet.
-STRANGERS_MAX = 1 << 10
+MODELS_MAX = 1 << 10  # Coordinated here, or known to be coordinated elsewhere.
 
 
 @dataclass
@@ -60,6 +60,10 @@ class Part:
     ask: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Verdicts for chunks that nobody here has asked for yet."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    claims: int = 0
+    """The number of the last claim."""
+    heard: int = 0
+    """The number of the last one that was answered, or given up."""
 
     def got(self, i: int) -> None:
         self.have.add(i)
@@ -91,30 +95,28 @@ class Coordinator:
         self._standing, self._limits, self._load = standing, limits, load
         self._settled_at = clock.now() + limits.settle_s if limits.settle_s > 0 else 0.0
         self._parts: dict[Digest, Part] = {}
-        self._tables: dict[Digest, asyncio.Task[Table]] = {}
+        self._tables: dict[tuple[Digest, int], asyncio.Task[Table]] = {}
+        """By manifest and number of chunks: who has the number wrong spoils nobody's table but its own."""
         self._above: dict[Digest, Node] = {}
         """Coordinators of a higher score that made themselves known; this node may not see them as members yet."""
-        self.strangers: dict[str, Node] = {}
-        """Who was named to this node and is not a member in its view yet."""
-        self._seen: dict[str, None] = {}
-        self._seen_epoch = -1
+        self.others = Acquaintances(membership)
 
     @property
     def _roster(self) -> Roster:
         return self._membership.roster
 
+    @property
+    def _node(self) -> Node:
+        """This node as others can reach it; without an address where its own view does not have it yet."""
+        return self._roster.get(self._me) or Node(self._me)
+
     def join(self, part: Part) -> None:
+        # Numbers that grow over restarts as well, and faster than anyone claims.
+        part.claims = part.heard = int(self._clock.now() * 1000)
         self._parts[part.manifest] = part
 
     def leave(self, manifest: Digest) -> None:
         self._parts.pop(manifest, None)
-
-    def forget_strangers(self) -> None:
-        """Those that are members by now, and the oldest of too many."""
-        for name in [n for n in self.strangers if self._roster.get(n) is not None]:
-            del self.strangers[name]
-        for name in list(islice(self.strangers, max(0, len(self.strangers) - STRANGERS_MAX))):
-            del self.strangers[name]
 
     def close(self) -> None:
         for task in self._tables.values():
@@ -142,7 +144,8 @@ class Coordinator:
             want = Bits(part.size)
             want.add(i)
             owned = (k for k in part.owned(i) if k not in part.granted)
-            for k in islice(owned, max(0, self._limits.grants - 1)):
+            # Who failed at this chunk may be the one to ask for the others: nobody is to be left out for those.
+            for k in islice(owned, 0 if failed else max(0, self._limits.grants - 1)):
                 want.add(k)
             verdict = await self._claim(part, want, tuple(failed), tuple(doubted))
             if verdict is None:
@@ -158,17 +161,22 @@ class Coordinator:
     async def _claim(
         self, part: Part, want: Bits, failed: tuple[str, ...], doubted: tuple[str, ...]
     ) -> Verdict | None:
-        claim = Claim(part.manifest, part.size, self._me, self._own_report(part), want, failed, doubted)
-        verdict = await self._ask_coordinator(claim)
-        if verdict is not None:
-            for i in verdict.read:
-                part.granted.add(i)
-                part.on_grant(i)
-            for name, report in verdict.holders.items():
-                if name != self._me:
-                    part.holders.learn(name, report)
-            self.strangers.update({n: node for n, node in verdict.nodes.items() if self._roster.get(n) is None})
-        return verdict
+        part.claims = number = part.claims + 1
+        report = self._own_report(part)
+        claim = Claim(part.manifest, part.size, self._node, report, want, failed, doubted, number=number)
+        try:
+            verdict = await self._ask_coordinator(claim)
+            if verdict is not None:
+                for i in (i for i in verdict.read if i in claim.want):
+                    part.granted.add(i)
+                    part.on_grant(i)
+                for name, said in verdict.holders.items():
+                    if name != self._me:
+                        part.holders.learn(name, said)
+                self.others.named(verdict.nodes.values())
+            return verdict
+        finally:
+            part.heard = number
 
     async def _ask_coordinator(self, claim: Claim) -> Verdict | None:
         """The coordinator's word, waited for while those who would coordinate settle. None: none can be reached.
@@ -205,7 +213,7 @@ class Coordinator:
                 self._standing.answered(node.name)
                 self._not_above(node, claim.manifest)  # It has started again, and knows nothing of what it handed out.
                 soonest = min(soonest, why.retry_after_s) if soonest else why.retry_after_s
-            except (Down, Missing, Invalid) as why:
+            except BdnError as why:
                 self._standing.failed(node.name, claim.manifest, why, self._clock.now())
                 self._not_above(node, claim.manifest)
         if soonest:
@@ -239,7 +247,7 @@ class Coordinator:
         return self._roster.score(one, manifest) > self._roster.score(other, manifest)
 
     def _own_report(self, part: Part) -> Report:
-        return Report(part.have, part.granted, self._load())
+        return Report(part.have, part.granted, self._load(), part.heard)
 
     # -- the answering side --
 
@@ -247,7 +255,8 @@ class Coordinator:
         """The answer to another node's message. Raises Missing for an unknown topic, Invalid for a broken one."""
         if topic == "claim":
             claim = parse_claim(body)
-            self._heard(claim.sender)
+            self._standing.answered(claim.sender)
+            self.others.heard(claim.node)
             verdict = await self._ask_coordinator(replace(claim, hops=claim.hops + 1))
             if verdict is None:
                 raise Missing(f"{self._me} reaches no coordinator", where=self._me)
@@ -261,64 +270,57 @@ class Coordinator:
         mine = heard.name if heard is not None else self._me
         if sender.name != self._me and (heard is None or self._higher(sender.name, mine, manifest)):
             self._above[manifest] = sender
+            if len(self._above) > MODELS_MAX:
+                del self._above[next(iter(self._above))]
         part = self._parts.get(manifest)
         mine_too = part is not None and part.size == size
         report = self._own_report(part) if part is not None and mine_too else Report(Bits(size), Bits(size))
         assigned: dict[str, Bits] = {}
-        task = self._tables.get(manifest)
+        granted: dict[str, int] = {}
+        task = self._tables.get((manifest, size))
         if task is not None and task.done() and not task.cancelled() and task.exception() is None:
+            granted = dict(task.result().granted)
             for i, name in task.result().assigned.items():
                 assigned.setdefault(name, Bits(size)).add(i)
         if self._higher(sender.name, self._me, manifest):
-            self._tables.pop(manifest, None)  # The new one decides from here on; should it die, all is collected anew.
-        return Collected(report, assigned)
+            # The new one decides from here on; should it die, all is collected anew.
+            self._tables.pop((manifest, size), None)
+        return Collected(report, assigned, granted)
 
     async def _coordinate(self, claim: Claim) -> Verdict | None:
-        task = self._tables.get(claim.manifest)
-        if task is None:
-            task = self._tables[claim.manifest] = asyncio.ensure_future(self._collect(claim.manifest, claim.size))
+        key = claim.manifest, claim.size
+        task = self._tables.pop(key, None) or asyncio.ensure_future(self._collect(*key))
+        self._tables[key] = task  # The newest last. Who is forgotten here is collected anew, and goes on exactly.
+        for old in list(islice(self._tables, max(0, len(self._tables) - MODELS_MAX))):
+            del self._tables[old]
         table = await asyncio.shield(task)
         await self._check(table, claim)
         async with table.lock:
             for name in [n for n in table.named if n != claim.sender and not self._present(n)]:
                 table.drop(name)
             await self._ask_all(table, claim.manifest, claim.sender)
-        if self._superseded(claim.manifest, task):
+        if self._superseded(claim, task):
             return await self._ask_coordinator(claim)
         # From here to the verdict nothing is awaited: no other coordinator can hear of this node in between.
-        table.learn(claim.sender, claim.report, table.of(claim.sender))
+        table.learn(claim.sender, claim.report)
         verdict = judge(table, claim, self._present)
-        table.granted_at.update((i, self._clock.now()) for i in verdict.read)
+        if verdict.read:
+            table.granted[claim.sender] = max(claim.number, table.granted.get(claim.sender, 0))
         score = lambda name: self._roster.score(name + claim.sender, claim.manifest)  # noqa: E731
         holders = {n: r for n, r in table.holders.sample(score).items() if n != claim.sender and r.have}
         named = {n for names in verdict.ask.values() for n in names} | set(holders)
-        nodes = {n: found for n in sorted(named) if (found := self._roster.get(n) or self.strangers.get(n)) is not None}
+        nodes = {n: found for n in sorted(named) if (found := self.others.find(n)) is not None}
         return Verdict(verdict.read, verdict.ask, holders, nodes)
 
-    def _heard(self, name: str) -> None:
-        """Who speaks is up, even where the news that it left is newer here than the news that it came back."""
-        self._standing.answered(name)
-        if self._roster.get(name) is None:
-            self._seen.pop(name, None)
-
     def _present(self, name: str) -> bool:
-        """Down is gone, and so is who was a member and is not any more; who never was may be one not heard of yet."""
-        roster = self._roster
-        if roster.epoch != self._seen_epoch:
-            self._seen_epoch = roster.epoch
-            for node in roster.nodes:
-                self._seen[node.name] = self._seen.pop(node.name, None)  # The newest last.
-            for name in list(islice(self._seen, max(0, len(self._seen) - SEEN_MAX))):
-                del self._seen[name]
-        gone = name in self._seen and roster.get(name) is None
-        return not gone and not self._standing.down(name, self._clock.now())
+        return not self.others.gone(name) and not self._standing.down(name, self._clock.now())
 
-    def _superseded(self, manifest: Digest, task: asyncio.Task[Table]) -> bool:
+    def _superseded(self, claim: Claim, task: asyncio.Task[Table]) -> bool:
         """Whether a coordinator of a higher score has begun since: it has asked this node what it handed out."""
-        heard = self._above.get(manifest)
-        higher = heard is not None and self._higher(heard.name, self._me, manifest)
+        heard = self._above.get(claim.manifest)
+        higher = heard is not None and self._higher(heard.name, self._me, claim.manifest)
         there = heard is not None and not self._standing.down(heard.name, self._clock.now())
-        return self._tables.get(manifest) is not task or (higher and there)
+        return self._tables.get((claim.manifest, claim.size)) is not task or (higher and there)
 
     async def _collect(self, manifest: Digest, size: int) -> Table:
         """A table from what every member says; a member that does not answer counts as having nothing."""
@@ -326,7 +328,7 @@ class Coordinator:
         await self._ask_all(table, manifest, "")
         part = self._parts.get(manifest)
         if part is not None and part.size == size:
-            table.learn(self._me, self._own_report(part), [])
+            table.learn(self._me, self._own_report(part))
         return table
 
     async def _ask_all(self, table: Table, manifest: Digest, but: str) -> None:
@@ -350,15 +352,13 @@ class Coordinator:
         await asyncio.gather(*(ask_some() for _ in range(min(len(unknown), COLLECT_AT_ONCE))))
 
     async def _ask_one(self, table: Table, manifest: Digest, node: Node) -> None:
-        me = self._roster.get(self._me) or Node(self._me)
         # All claims wait for this answer: one who was silent before gets a moment only to say that it is back.
         stall_s = min(self._limits.stall_s, AGAIN_S) if self._standing.failing(node.name) else self._limits.stall_s
-        question = encode_collect(manifest, table.size, me)
-        before = table.known_to(node.name, self._clock.now())
+        question = encode_collect(manifest, table.size, self._node)
         try:
             body = await self._peers.tell(node, "collect", question, stall_s=stall_s)
             collected = parse_collected(body, table.size)
-        except (Down, Missing, Invalid) as why:
+        except BdnError as why:
             self._standing.failed(node.name, manifest, why, self._clock.now())
             table.drop(node.name)
             return
@@ -366,7 +366,9 @@ class Coordinator:
         for name, bits in collected.assigned.items():
             for i in bits:
                 table.assigned.setdefault(i, name)
-        table.learn(node.name, collected.report, before)
+        for name, number in collected.granted.items():
+            table.granted[name] = max(number, table.granted.get(name, 0))
+        table.learn(node.name, collected.report)
 
     async def _check(self, table: Table, claim: Claim) -> None:
         """Look at those the sender complains of before deciding: is it the node that is gone, or the way to it?
@@ -383,7 +385,7 @@ class Coordinator:
             await asyncio.wait(looks)
 
     async def _look_at(self, table: Table, manifest: Digest, name: str) -> None:
-        node = self._roster.get(name)
+        node = self.others.find(name)
         if node is None:
             table.drop(name)
         elif name != self._me:

@@ -57,14 +57,15 @@ class Delivery:
     ledger: Ledger = field(default_factory=Ledger)
     _done_bytes: int = 0
     _done_chunks: int = 0
+    _there: set[Digest] = field(default_factory=set)
 
     async def run(self) -> Delivered:
         """Returns once the directory is whole. Raises the first chunk's failure after stopping the others."""
         started = self.clock.now()
         store, digest = self.resolver.store, self.manifest.digest
+        await store.admit(self.manifest)
         path = store.published(digest)
         if path is None:
-            await store.admit(self.manifest)
             self.resolver.join(self.manifest, self.use)
             talk = asyncio.ensure_future(self._keep_in_touch())
             try:
@@ -87,9 +88,13 @@ class Delivery:
     async def _fetch_all(self) -> None:
         verified = self.resolver.store.verified(self.manifest.digest)
         self._skip(tuple(c for c in self.manifest.chunks if c.digest in verified))
-        wanted = tuple(c for c in self.manifest.chunks if c.digest not in verified)
-        own, rest = order(wanted, self.resolver.me, self.resolver.roster)
         self.resolver.plan(self.manifest.digest)
+        while wanted := tuple(c for c in self.manifest.chunks if c.digest not in verified):
+            await self._fetch(wanted)
+            verified = self.resolver.store.verified(self.manifest.digest)  # Some may have gone bad here.
+
+    async def _fetch(self, wanted: tuple[Chunk, ...]) -> None:
+        own, rest = order(wanted, self.resolver.me, self.resolver.roster)
         limits = self.resolver.limits
         try:
             async with asyncio.TaskGroup() as group:
@@ -121,7 +126,8 @@ class Delivery:
             self.ledger.origin_reasons[outcome.reason] += 1
         for tier, size in outcome.wasted:
             self.ledger.wasted(tier, size)
-        self._advance((chunk,))
+        if chunk.digest not in self._there:
+            self._advance((chunk,))
 
     def _skip(self, chunks: tuple[Chunk, ...]) -> None:
         for chunk in chunks:
@@ -129,6 +135,7 @@ class Delivery:
         self._advance(chunks)
 
     def _advance(self, chunks: tuple[Chunk, ...]) -> None:
+        self._there.update(c.digest for c in chunks)
         self._done_chunks += len(chunks)
         self._done_bytes += sum(c.size for c in chunks)
         total = self.manifest

@@ -42,7 +42,10 @@ async def pull_into(
         _place(Path(done.path), target)
     finally:
         await peers.close()
+        begun = list(store.models())
         store.close()
+        if not begun:
+            shutil.rmtree(staging, ignore_errors=True)  # Nothing came, such as for want of space: nothing is kept.
     shutil.rmtree(staging, ignore_errors=True)
     return done
 

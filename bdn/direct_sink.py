@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +44,9 @@ class DirectSink(FileSink):
         self._block: int | None = None
         self._begin = self._end = 0
         """Of the bytes in the block that are not written yet, as offsets in the arena."""
+        self._asked_s = self._filling_s = 0.0
+        """When room was asked for, and how long filling the block has taken so far. By the clock that needs no system
+        call: the thread's own processor time costs 5 µs a look, 0.02 core-s/GB."""
         self._worth_keeping = self._keep = keep
         self._kept: list[int] = []
         self._spans: list[Span] = []
@@ -59,10 +63,12 @@ class DirectSink(FileSink):
             return None
         assert self._block is not None
         limit = min(self._block + self._arena.block_bytes, self._end + self.chunk.size - self.received)
+        self._asked_s = time.perf_counter()
         return self._arena.memory[self._end : min(self._end + HOT_BYTES, limit)]
 
     def filled(self, size: int) -> None:
         assert self._block is not None
+        self._filling_s += time.perf_counter() - self._asked_s
         self._hasher.update(self._arena.memory[self._end : self._end + size])
         self._end += size
         self.received += size
@@ -93,7 +99,7 @@ class DirectSink(FileSink):
         while block is None and self._arena.writes.pending:
             self._arena.writes.wait()  # The disk is what everyone waits for now.
             block = self._arena.take()
-        self._block = block
+        self._block, self._filling_s = block, 0.0
         if block is not None:  # Memory and file agree modulo the page: all but the edges goes to disk as it lies.
             self._begin = self._end = block + (self.base + self.received) % PAGE
         return block is not None
@@ -103,6 +109,8 @@ class DirectSink(FileSink):
         begin, end = self._begin, self._end
         at = self.received - (end - begin)
         self._block = None
+        if end - begin == self._arena.block_bytes:
+            self._arena.filled(block, self._filling_s)
         if self._keep:
             self._kept.append(block)
             self._spans.append(self._arena.span(begin, end - begin))

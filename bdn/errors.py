@@ -106,9 +106,9 @@ class DiskFull(Invalid):
     def __init__(self, path: str, need_bytes: int, free_bytes: int) -> None:
         self.path, self.need_bytes, self.free_bytes = path, need_bytes, free_bytes
         super().__init__(
-            f"not enough space: {_size(need_bytes)} needed, {_size(free_bytes)} free",
+            f"not enough space: {f'{_size(need_bytes)} needed, ' if need_bytes else ''}{_size(free_bytes)} free",
             where=path,
-            hint="free space there, or choose another place",
+            hint="free space there, or choose another place; what was verified stays",
         )
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 
 from bdn.coordinator import Part
 from bdn.digest import Digest
-from bdn.errors import ChunkCorrupt
+from bdn.errors import ChunkCorrupt, ChunkMissing, Corrupt, Missing, SourceDown
 from bdn.holders import Bits, Burdens, Holders
 from bdn.ledger import Ledger
 from bdn.manifest import Chunk, Manifest
@@ -55,6 +55,11 @@ class Swarm:
     @property
     def manifest(self) -> Digest:
         return self.part.manifest
+
+    def lose(self, digest: Digest) -> None:
+        """The chunk went bad or vanished here: say no longer that this node has it."""
+        if digest in self.model.numbers:
+            self.part.have.discard(self.model.numbers[digest])
 
     def chunk(self, digest: Digest) -> Chunk | None:
         i = self.model.numbers.get(digest)
@@ -113,16 +118,27 @@ class Flight:
             ledger.wasted(self.tier, sink.received)
             self.wasted.append((self.tier, sink.received))
 
+    def start_over(self, ledger: Ledger, sink: Sink) -> None:
+        """From the first byte, with another source."""
+        self.waste(ledger, sink)
+        sink.restart()
+        self.disappoint()
+
     def disappoint(self) -> None:
         """The source failed, or there is none after all: who counted on it looks again."""
         self.unsettled.set()
         self.unsettled = asyncio.Event()
 
     @property
+    def promised(self) -> bool:
+        """This node reads it from the origin, or was told to: others are sent here for it, so it is brought to its end
+        even if whoever wanted it has gone elsewhere."""
+        return self.reading_origin or self.number in self.swarm.part.granted
+
+    @property
     def settled(self) -> bool:
         """Bytes are coming from someone who waits for nobody, so it is safe for anyone to wait for this."""
-        granted = self.number in self.swarm.part.granted
-        return granted or self.reading_origin or (self.sink is not None and self.sink.received > 0)
+        return self.promised or (self.sink is not None and self.sink.received > 0)
 
 
 def check(chunk: Chunk, sink: Sink, source: str) -> None:
@@ -130,6 +146,25 @@ def check(chunk: Chunk, sink: Sink, source: str) -> None:
     got = sink.digest()
     if got != chunk.digest:
         raise ChunkCorrupt(chunk.digest, source=source, got=got)
+
+
+async def until_here(flight: Flight, share: Coroutine[None, None, Outcome], me: str, *, watch: bool) -> None:
+    """For another node: until the flight ended, or (watch) its source failed. Raises what the asker should hear."""
+    digest, shared = flight.chunk.digest, asyncio.ensure_future(share)
+    broken = asyncio.ensure_future(flight.unsettled.wait()) if watch else None
+    try:
+        await asyncio.wait([shared, broken] if broken else [shared], return_when=asyncio.FIRST_COMPLETED)
+        if not shared.done():
+            raise ChunkMissing(digest, source=me)
+        why = shared.exception()
+        if isinstance(why, Corrupt | Missing):
+            raise ChunkMissing(digest, source=me) from why
+        if why is not None:
+            raise SourceDown(me, f"could not get chunk {digest.short} itself: {why}") from why
+    finally:
+        for waiter in (shared, broken):
+            if waiter is not None:
+                waiter.cancel()
 
 
 def part_of(

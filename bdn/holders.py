@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _MASK = (1 << 64) - 1
+_PLACES = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 RELIEF_DRAWN = 2
 HOLDERS_SENT = 64  # In one message: far more than a node can pull from at once, 4 KB for a 4 GB model.
 
@@ -22,6 +23,8 @@ class Bits:
     def __init__(self, size: int, raw: bytes = b"") -> None:
         self.size = size
         self._bytes = bytearray(raw[: (size + 7) // 8].ljust((size + 7) // 8, b"\0"))
+        if size & 7:
+            self._bytes[-1] &= (1 << (size & 7)) - 1  # Another node's word may name chunks that the model has not.
 
     def __contains__(self, i: int) -> bool:
         return 0 <= i < self.size and bool(self._bytes[i >> 3] >> (i & 7) & 1)
@@ -33,7 +36,8 @@ class Bits:
         self._bytes[i >> 3] &= ~(1 << (i & 7))
 
     def __iter__(self) -> Iterator[int]:
-        return (i for i in range(self.size) if i in self)
+        """In order. An empty byte costs next to nothing: sets of a few are walked for every few chunks of a model."""
+        return (at << 3 | bit for at, byte in enumerate(self._bytes) if byte for bit in _PLACES[byte])
 
     def __bool__(self) -> bool:
         return any(self._bytes)
@@ -53,11 +57,15 @@ class Bits:
 
 @dataclass
 class Report:
-    """What one node last said: what it has, what it is reading from the origin, how busy its uploads are."""
+    """What one node last said: what it has, what it is reading from the origin, how busy its uploads are.
+
+    heard: the number of its last claim that was answered, or given up.
+    """
 
     have: Bits
     reading: Bits
     load: int = 0
+    heard: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from bdn.errors import BdnError
+from bdn.errors import BdnError, Corrupt
 from bdn.manifest import Chunk
 from bdn.ports import Tier
 
@@ -36,6 +36,8 @@ class Ledger:
 
     def miss(self, source: str, why: BdnError) -> None:
         self.misses[f"{source}: {type(why).__name__}"] += 1
+        if isinstance(why, Corrupt):
+            self.corrupt_by_source[source] += 1
 
     def read_from(self, tier: Tier) -> int:
         """Every byte that the tier's link carried, used or not."""

@@ -89,8 +89,7 @@ class Manifest:
 
     def __post_init__(self) -> None:
         check_paths([f.path for f in self.files] + [s.path for s in self.symlinks])
-        for link in self.symlinks:
-            _check_target(link)
+        check_links(self.symlinks)
         for file in self.files:
             _check_file(file)
 
@@ -212,14 +211,28 @@ def _path_fault(path: str) -> str:
     return ""
 
 
-def _check_target(link: Symlink) -> None:
-    depth = link.path.count("/")
-    for part in link.target.split("/"):
-        depth += -1 if part == ".." else 0 if part == "." else 1
-        if depth < 0 or part == "":
-            raise Invalid(f"symlink {link.path!r} points outside the model: {link.target!r}")
-    if "\0" in link.target or "\\" in link.target:
-        raise Invalid(f"symlink {link.path!r} has an unsafe target")
+def check_links(links: Iterable[Symlink]) -> None:
+    """Raise Invalid unless every link leads to somewhere inside the root, through whatever other links it leads.
+
+    ".." is what comes out: it takes back one segment of the text, but after another link it would take back one of that
+    link's target, which may be less deep. There it is refused.
+    """
+    targets = {link.path: link.target for link in links}
+    for path, target in targets.items():
+        if "\0" in target or "\\" in target:
+            raise Invalid(f"symlink {path!r} has an unsafe target")
+        at, through = path.split("/")[:-1], ""
+        for part in target.split("/"):
+            if part == "" or (part == ".." and not at):
+                raise Invalid(f"symlink {path!r} points outside the model: {target!r}", hint="ignore it")
+            if part == ".." and through:
+                why = f"symlink {path!r} goes up after another link, {through!r}: {target!r}"
+                raise Invalid(why, hint="ignore it")
+            if part == "..":
+                at.pop()
+            elif part != ".":
+                at.append(part)
+            through = "/".join(at) if "/".join(at) in targets else through
 
 
 def _check_file(file: File) -> None:

@@ -32,6 +32,7 @@ class Snapshot:
     models_partial: int = 0
     members: Mapping[str, int] = field(default_factory=dict)
     store_free_bytes: int = 0
+    store_bad_chunks: int = 0
 
 
 class Metrics:
@@ -92,6 +93,9 @@ class _Node(Collector):
         for state, count in sorted(now.members.items()):
             members.add_metric([state], count)
         yield members
+        bad = CounterMetricFamily("bdn_store_bad_chunks", "Chunks of this disk that were found bad or gone.")
+        bad.add_metric([], now.store_bad_chunks)
+        yield bad
         yield _gauge("bdn_store_free_bytes", "Free space on the store's file system.", now.store_free_bytes)
         info = GaugeMetricFamily("bdn_build_info", "1, with the version as a label.", labels=["version"])
         info.add_metric([VERSION], 1)

@@ -15,7 +15,7 @@ from bdn.chunking import CHUNK_BYTES, PACK_FILE_BYTES_MAX, Small, cutting, packs
 from bdn.digest import Digest
 from bdn.documents import read_manifest_with
 from bdn.errors import BdnError, Corrupt, Missing
-from bdn.manifest import DOCUMENT_BYTES_MAX, Chunk, Extent, File, Manifest, Symlink, canonical, check_paths
+from bdn.manifest import DOCUMENT_BYTES_MAX, Chunk, Extent, File, Manifest, Symlink, canonical, check_links, check_paths
 from bdn.mirror_file import FileCutter, Taken, Window, read_all
 from bdn.ports import Listing, OriginWriter, Upstream, UpstreamFile
 from bdn.upstreams.patterns import chosen
@@ -94,6 +94,7 @@ async def mirror(
     listing = await upstream.listing()
     files = chosen(listing, plan.allow, plan.ignore)
     check_paths(f.path for f in files)
+    check_links(Symlink(f.path, f.link_target) for f in files if f.link_target is not None)
     expect = await _current(writer, plan)
     what = _what(listing, files, plan)
     known = await _remembered(writer, what) if what is not None else None

@@ -11,7 +11,7 @@ import asyncio
 import fcntl
 import os
 import shutil
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 
 from bdn.arena import PRIVATE_BLOCKS, SHARED_BLOCKS, Arena
@@ -51,7 +51,12 @@ class NvmeStore:
         self._admission = asyncio.Lock()
         self._names = Names(self.root / "state")
         self._naming = asyncio.Lock()
+        self._settling = asyncio.Lock()
+        """One thread at a time: every small write gives the interpreter up and takes it back, and threads that do so
+        side by side cost half as much again (5,000 files: 0.85 s, in one thread 0.56 s)."""
         self._thrown = 0
+        self.bad_chunks = 0
+        """Found on this disk with other bytes than once were verified, and forgotten."""
         self._syncs: dict[Digest, asyncio.Task[None]] = {}
         self._boot = boot_id()
         self._lock_fd = self._own()
@@ -112,6 +117,14 @@ class NvmeStore:
         if model not in holders:
             holders.append(model)
 
+    def _unnote(self, digests: Iterable[Digest], model: ModelOnDisk) -> None:
+        for digest in digests:
+            holders = self._where.get(digest, [])
+            if model in holders:
+                holders.remove(model)
+            if not holders:
+                self._where.pop(digest, None)
+
     def _throw_away(self, name: str) -> None:
         """Out of sight by rename first, so that dying halfway leaves nothing that looks like a model."""
         for part in ("models", "staging", "state"):
@@ -130,14 +143,13 @@ class NvmeStore:
         return frozenset(self._model(manifest).verified_chunks())
 
     async def admit(self, manifest: Manifest) -> None:
-        if self._stands(manifest.digest):
-            return
         async with self._admission:
             if self._stands(manifest.digest):
+                await self._mend(self._models[manifest.digest])
                 return
             if manifest.digest in self._models:
                 await self.remove(manifest.digest)
-            complete = [m for m in self._models.values() if m.published]
+            complete = self._complete
             had = {f.digest for m in complete for f in m.manifest.files}
             need = sum(f.size for f in manifest.files if f.digest not in had) + SPARE_BYTES
             free = free_bytes(str(self.root))
@@ -173,7 +185,7 @@ class NvmeStore:
     def sink(self, manifest: Digest, chunk: Chunk, *, hot: bool = False) -> FileSink:
         model = self._model(manifest)
         arena = None
-        if past_the_cache(self._write, model.manifest.total_bytes, available_memory()):
+        if past_the_cache(self._write, model.manifest.total_bytes, available_memory):
             arena = self._arena = self._arena or Arena(*self._arena_blocks)
         return model.sink(chunk, arena, keep=hot)
 
@@ -187,7 +199,8 @@ class NvmeStore:
         if model.quick(sink):
             model.settle(sink)
         else:
-            await _to_the_end(asyncio.to_thread(model.settle, sink))
+            async with self._settling:
+                await _to_the_end(asyncio.to_thread(model.settle, sink))
         sink.settled = True
         model.release(sink)
         sink.close()
@@ -248,17 +261,23 @@ class NvmeStore:
                 return found
         return None
 
-    async def found_bad(self, manifest: Digest, digest: Digest) -> None:
-        """The bytes on disk are not the chunk's any more: forget them here; the next pull of the model heals it."""
+    async def found_bad(self, manifest: Digest, *digests: Digest) -> None:
+        """The bytes on disk are not the chunks' any more: forget them here; the next pull of the model heals it."""
         model = self._model(manifest)
-        if self._arena is not None:
-            self._arena.drop(digest)
-        await asyncio.to_thread(model.forget, digest)
-        holders = self._where.get(digest, [])
-        if model in holders:
-            holders.remove(model)
-        if not holders:
-            self._where.pop(digest, None)
+        self.bad_chunks += len(digests)
+        for digest in digests:
+            if self._arena is not None:
+                self._arena.drop(digest)
+        await asyncio.to_thread(model.forget, *digests)
+        self._unnote(digests, model)
+
+    async def _mend(self, model: ModelOnDisk) -> None:
+        """A complete model that somebody took files from is incomplete again, and the next pull brings what is gone."""
+        lost = await asyncio.to_thread(model.lost) if model.published else None
+        if lost is not None:
+            await self.found_bad(model.digest, *lost)
+            await asyncio.to_thread(model.prepare, self._complete)
+            self._enter(model)
 
     async def verify(self, manifest: Digest) -> tuple[Digest, ...]:
         """Read a model back and hash it: the chunks whose bytes went bad (each is forgotten). Empty when all is well.
@@ -274,15 +293,21 @@ class NvmeStore:
                 bad.append(digest)
         return tuple(bad)
 
+    async def recheck(self, digest: Digest) -> Mapping[Digest, bool]:
+        if self._arena is not None:
+            self._arena.drop(digest)
+        lost = {}
+        for model in list(self._where.get(digest, ())):
+            whole, good = model.published, model.vanished() or await asyncio.to_thread(model.intact, digest)
+            if not good and self._models.get(model.digest) is model:
+                await self.found_bad(model.digest, digest)
+                lost[model.digest] = whole
+        return lost
+
     async def remove(self, manifest: Digest) -> None:
         """Delete a model, complete or not. Files that another model shares with it by hard link stay there."""
         model = self._model(manifest)
-        for digest in model.verified_chunks():
-            holders = self._where.get(digest, [])
-            if model in holders:
-                holders.remove(model)
-            if not holders:
-                self._where.pop(digest, None)
+        self._unnote(model.verified_chunks(), model)
         del self._models[manifest]
         self._names.forget(manifest)
         model.close()
@@ -297,6 +322,10 @@ class NvmeStore:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
+
+    @property
+    def _complete(self) -> list[ModelOnDisk]:
+        return [m for m in self._models.values() if m.published]
 
     def _stands(self, manifest: Digest) -> bool:
         model = self._models.get(manifest)

@@ -18,7 +18,7 @@ from bdn.errors import BdnError
 from bdn.manifest import Chunk, File, Manifest, Placement
 from bdn.pack_sink import PackSink
 from bdn.ports import Span
-from bdn.same_disk import copy_out, covers, hash_is, put_together
+from bdn.same_disk import copy_out, covers, hash_is, points_to, put_together
 from bdn.sinks import FileSink, disk_error, reserve, start_writeback, sync_file_system, write_at
 
 RESERVE_BYTES_MIN = 1 << 20  # Smaller files are written in one call; reserving them only doubles the system calls.
@@ -57,11 +57,13 @@ class ModelOnDisk:
         self._private = 0
         self._made: set[Path] = set()
         self._dirty: set[str] = set()
+        self._owning = threading.Lock()  # Two threads that break one link would write into two files of one name.
         self._marks = threading.Lock()  # A bit and the file behind it must enter the same sync, or neither.
         self.unsynced_bytes = 0
         self.published = self._final.is_dir()
         self._bits = Bitfield(self._state, len(self._chunks), boot)
-        self._distrust_changed_files()
+        if lost := self.lost():
+            self.forget(*lost)
         self._sweep()
 
     @staticmethod
@@ -84,8 +86,10 @@ class ModelOnDisk:
             return
         self._link_from(others)
         for file in self.manifest.files:
+            if file.size < RESERVE_BYTES_MIN and len(file.extents) <= 1:
+                continue
             path = self._file(file.path)
-            if (file.size >= RESERVE_BYTES_MIN or len(file.extents) > 1) and not _has_size(path, file.size):
+            if not _has_size(path, file.size):
                 fd = self._open_own(path)
                 try:
                     reserve(fd, file.size, str(path))
@@ -178,7 +182,7 @@ class ModelOnDisk:
         they were written and nothing writes to a complete model. Never written through: see `_open_own`."""
         had = {_identity(f): m._final / f.path for m in others for f in m.manifest.files if f.size and not f.packed}
         linked: dict[str, File] = {}
-        for file in self.manifest.files:
+        for file in self.manifest.files if had else ():
             source = had.get(_identity(file))
             if source is None or file.packed or self._complete(file):
                 continue
@@ -247,7 +251,7 @@ class ModelOnDisk:
         self.published = True
         self._made.clear()
 
-    def forget(self, digest: Digest) -> None:
+    def forget(self, *digests: Digest) -> None:
         """Bytes went bad: the model is not whole until they are fetched again, into files of their own."""
         if self.vanished():
             return
@@ -255,9 +259,9 @@ class ModelOnDisk:
             os.rename(self._final, self._staging)
             self.published = False
             self._made.clear()
-        if self._index[digest] in self._bits:
-            self._bits.clear(self._index[digest])
-        self._pack(digest).unlink(missing_ok=True)
+        self._bits.clear(at for d in digests if (at := self._index[d]) in self._bits)
+        for digest in digests:
+            self._pack(digest).unlink(missing_ok=True)
 
     def close(self) -> None:
         self._bits.close()
@@ -270,13 +274,19 @@ class ModelOnDisk:
             return None
         size, places = self._chunks[at].size, self.manifest.placements[digest]
         home = self._home(digest, places)
-        try:
-            if digest in self.spread:
-                fd = put_together(self.directory, places)
-            else:
-                path = self._pack(digest) if home is None else self.directory / home.path
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+        before = self.directory
+        # A thread may be moving the directory: to where it is complete, or back when a chunk of it went bad.
+        for directory in (before, self._staging if before == self._final else self._final):
+            try:
+                if digest in self.spread:
+                    fd = put_together(directory, places)
+                else:
+                    path = self._pack(digest) if home is None else directory / home.path
+                    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                break
+            except OSError:
+                continue
+        else:
             return None
         return FileChunk((Span(fd, 0 if home is None else home.file_offset, size),), size)
 
@@ -318,14 +328,15 @@ class ModelOnDisk:
         """A descriptor for writing on an inode that no other model shares: a link is broken before it is written."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            fd = os.open(path, flags, 0o644)
-            if os.fstat(fd).st_nlink == 1:
-                return fd
-            os.close(fd)
-            copy = self._state / "packs" / "own"
-            shutil.copyfile(path, copy)
-            os.replace(copy, path)
-            return os.open(path, flags, 0o644)
+            with self._owning:
+                fd = os.open(path, flags, 0o644)
+                if os.fstat(fd).st_nlink == 1:
+                    return fd
+                os.close(fd)
+                copy = self._state / "packs" / "own"
+                shutil.copyfile(path, copy)
+                os.replace(copy, path)
+                return os.open(path, flags, 0o644)
         except OSError as why:
             raise disk_error(why, str(path), 0) from why
 
@@ -344,13 +355,17 @@ class ModelOnDisk:
         with self._marks:
             self._dirty.add(str(path))
 
-    def _distrust_changed_files(self) -> None:
-        """A file that is missing, short or long cannot hold what the bits say: those chunks are fetched again."""
-        for file in self.manifest.files:
-            held = [e.chunk.digest for e in file.extents if self._index[e.chunk.digest] in self._bits]
-            if held and not _has_size(self.directory / file.path, file.size):
-                for digest in held:
-                    self.forget(digest)
+    def lost(self) -> tuple[Digest, ...] | None:
+        """Chunks that are not here whatever the bits say: their file is missing, short or long. None where all that was
+        published stands; an empty file or a link that is gone costs no chunk."""
+        bits, index = self._bits, self._index
+        files = self.manifest.files if self.published or bits.held else ()
+        there = [f for f in files if self.published or any(index[e.chunk.digest] in bits for e in f.extents)]
+        changed = [f for f in there if not _has_size(self.directory / f.path, f.size)]
+        links = all(points_to(self.directory / link.path, link.target) for link in self.manifest.symlinks)
+        if self.published and links and not changed:
+            return None
+        return tuple(d for d in dict.fromkeys(e.chunk.digest for f in changed for e in f.extents) if index[d] in bits)
 
     def _sweep(self) -> None:
         """Throw away what a process that died left half written beside the files."""

@@ -41,3 +41,11 @@ class Limits:
     """Chunks that a node is told to read at once: what two coordinators that do not see one another may both give."""
     flights: int = 4096
     """Chunks being fetched at once for all pulls and all askers; beyond it askers are told to come back."""
+
+
+def backoff_s(first_s: float, most_s: float, failures: int) -> float:
+    """How long to wait after that many failures in a row: twice as long each time, up to the most.
+
+    A node may be down for months, and 2.0 ** 1024 is an error.
+    """
+    return min(most_s, first_s * 2.0 ** min(max(0, failures - 1), 64))

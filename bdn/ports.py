@@ -6,7 +6,7 @@ cancelled at any await; a cancelled fetch leaves its sink unfinished and the sto
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -54,8 +54,10 @@ class Sink(Protocol):
     """
 
     chunk: Chunk
-    received: int
-    """Bytes so far."""
+
+    @property
+    def received(self) -> int:
+        """Bytes so far."""
 
     def write(self, piece: memoryview | bytes) -> None:
         """Take the next bytes. Raises ShortRead past the chunk's size and DiskFull when the disk is."""
@@ -77,7 +79,10 @@ class Store(Protocol):
         """The chunks of an admitted model that are in place in *that* model."""
 
     async def admit(self, manifest: Manifest) -> None:
-        """Make room for a model and its files-to-be. Raises DiskFull before the first byte. Idempotent."""
+        """Make room for a model and its files-to-be. Raises DiskFull before the first byte. Idempotent.
+
+        A complete model that lost files behind the store's back is incomplete afterwards.
+        """
 
     async def adopt(self, manifest: Digest, chunk: Chunk) -> bool:
         """Put a chunk in place from another model on this disk; False when none has it. Verified as a fetch is."""
@@ -102,6 +107,10 @@ class Store(Protocol):
 
     def models(self) -> Iterable[Digest]:
         """Every admitted model, complete or not."""
+
+    async def recheck(self, digest: Digest) -> Mapping[Digest, bool]:
+        """Read a verified chunk back and forget it where its bytes went bad: the models that lost it, and whether each
+        was complete before."""
 
 
 class Peers(Protocol):
@@ -137,6 +146,9 @@ class Answerer(Protocol):
         Cancelled when the asker goes away. Raises ChunkMissing (not here and not coming), Busy (with other holders),
         Down (this node's own sources failed): the asker gets the same error, as its own kind.
         """
+
+    def missed(self, digest: Digest) -> None:
+        """The chunk cannot be opened: it went bad on this disk, or somebody deleted it. Others must not count on it."""
 
     def probe(self, digests: Sequence[Digest], ask: Ask) -> tuple[Holding, ...]:
         """One word on each chunk, at once, fetching none."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from bdn.delivery import Delivery, Progress
 from bdn.digest import Digest
@@ -22,8 +23,11 @@ from bdn.policy import OriginUse
 from bdn.ports import Clock, Origin
 from bdn.reference import Reference
 from bdn.resolver import Resolver
+from bdn.sinks import disk_error
+from bdn.sources import origin_pause_s
 from bdn.window import Window
 
+T = TypeVar("T")
 REMEMBERED_MAX = 256  # Ended pulls kept for `bdn status`; the oldest are forgotten first.
 
 
@@ -104,7 +108,7 @@ class Pulls:
     async def ask(self, reference: Reference, *, priority: int = 0, use: OriginUse = OriginUse.PREFER) -> Pull:
         """The pull of the model that the reference names now: a running one is joined, else one is begun.
 
-        Raises what resolving the reference raises: Missing, SourceDown, Corrupt, Invalid.
+        Raises what resolving the reference raises: Missing, SourceDown (after the origin's patience), Corrupt, Invalid.
         """
         digest = reference.digest or await self.digest_of(reference)
         if digest in self._tasks:
@@ -127,7 +131,8 @@ class Pulls:
         if self._origin is None:
             raise Invalid(f"cannot look up {reference}: this agent has no origin", hint="name it with its @b3: digest")
         try:
-            return await self._origin.read_tag(reference.name, reference.tag)
+            origin = self._origin
+            return await self._patiently(lambda: origin.read_tag(reference.name, reference.tag))
         except Missing:
             what = f"there is no model {reference.name}:{reference.tag} at the origin"
             raise Missing(what, hint="`bdn ls` lists those there are") from None
@@ -141,9 +146,24 @@ class Pulls:
         if self._origin is None:
             raise Missing(f"manifest {digest.short} is not on this node, and this agent has no origin")
         try:
-            return await read_manifest(self._origin, digest)
+            origin = self._origin
+            return await self._patiently(lambda: read_manifest(origin, digest))
         except Missing:
             raise Missing(f"there is no manifest {digest} at the origin", hint="`bdn ls` lists what there is") from None
+
+    async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
+        """An origin that is down or throttles is asked again, as it is for chunks, until its patience is over."""
+        limits, failures = self._resolver.limits, 0
+        give_up_at = self._clock.now() + limits.origin_patience_s
+        while True:
+            try:
+                return await read()
+            except Down as why:
+                failures += 1
+                pause_s = origin_pause_s(why, failures, limits)
+                if self._clock.now() + pause_s > give_up_at:
+                    raise
+            await self._clock.sleep(pause_s)
 
     async def _join(self, digest: Digest, reference: Reference) -> Pull:
         """Who joins may call the model otherwise than who began."""
@@ -178,8 +198,8 @@ class Pulls:
         except BdnError as why:
             pull.error, pull.state = why, State.FAILED
         except OSError as why:
-            where = str(why.filename or self._store.root)
-            pull.error, pull.state = Invalid(f"the disk failed: {why.strerror}", where=where), State.FAILED
+            # The store's own directory: the file that failed may be in one that is not there any more.
+            pull.error, pull.state = disk_error(why, str(self._store.root), 0), State.FAILED
         except asyncio.CancelledError:
             pull.state = State.FAILED
             pull.error = Down("the agent is stopping", hint="the pull goes on when it runs again")

@@ -10,7 +10,7 @@ from bdn.errors import Busy, Down
 from bdn.flights import Flight
 from bdn.ledger import Ledger
 from bdn.origin_reads import Leave
-from bdn.policy import Limits, OriginUse
+from bdn.policy import Limits, OriginUse, backoff_s
 from bdn.ports import Ask, Clock, Holding, Peers
 from bdn.roster import Node, Roster
 from bdn.sources import Probe, Tried
@@ -18,6 +18,7 @@ from bdn.standing import Standing
 from bdn.strict import Strict
 
 GRANT_S = 0.1  # A coordinator's word that is older is asked for again before the read, which costs far more.
+GHOST_S = 5.0  # Far more than news of a member takes by a watch; `settle_s` on top where it takes longer.
 RULING_PAUSE_S, RULING_PAUSE_S_MAX = 0.05, 2.0  # Between asking a coordinator again about one chunk.
 
 
@@ -50,7 +51,9 @@ class Questions:
         async def leave() -> None:
             """Last questions before a read. A grant that waited for its turn may be old: holders come back."""
             if self._coordinator is not None and tried.granted and self._clock.now() - asked_at > GRANT_S:
-                ruling = await self._coordinator.rule(flight.swarm.part, flight.number, tried.failed, anew=True)
+                ruling = await self._coordinator.rule(
+                    flight.swarm.part, flight.number, self._failed(flight, tried), anew=True
+                )
                 if ruling is not None and not ruling.read:
                     await self._obey(flight, ruling, tried)
                     raise Busy(ruling.ask[0] if ruling.ask else "its coordinator")
@@ -63,7 +66,7 @@ class Questions:
         """Before the origin: the coordinator's word, or else what the next ranks say; hints go into `tried`."""
         tried.probed = True
         if self._coordinator is not None and flight.swarm.use is not OriginUse.FORBID:
-            failed = tried.failed
+            failed = self._failed(flight, tried)
             doubted = [n for n in tried.left if n not in failed] + tried.doubted
             ruling = await self._coordinator.rule(flight.swarm.part, flight.number, failed, doubted)
             if ruling is not None:
@@ -72,6 +75,12 @@ class Questions:
         words = await asyncio.gather(*(self._ask_holding(flight, node) for node in step.nodes))
         for wanted in (Holding.HAVE, Holding.FETCHING):
             tried.hint(tuple(n.name for n, w in zip(step.nodes, words, strict=True) if w is wanted))
+
+    def _failed(self, flight: Flight, tried: Tried) -> list[str]:
+        """Whom the coordinator is not to name for this chunk: nothing would come of it but being sent there again."""
+        now = self._clock.now()
+        ghosts = tried.ghosts(now - GHOST_S - self._limits.settle_s)
+        return list(dict.fromkeys([*tried.failed, *ghosts, *self._standing.distrusted(flight.chunk.digest, now)]))
 
     async def _obey(self, flight: Flight, ruling: Ruling, tried: Tried) -> None:
         """A grant is in `part.granted` already. Being sent to the same node again is a reason to wait, ever longer.
@@ -84,11 +93,13 @@ class Questions:
         tried.probed = False
         tried.hint(ruling.ask)
         for name in ruling.ask:
+            if self._roster().get(name) is None and name not in tried.strangers:
+                tried.unknown.setdefault(name, self._clock.now())
             self._standing.present(name, flight.swarm.manifest)
             if tried.retry(name):
                 self._standing.answered(name)
         if tried.rulings:
-            await self._clock.sleep(min(RULING_PAUSE_S_MAX, RULING_PAUSE_S * 2.0 ** (tried.rulings - 1)))
+            await self._clock.sleep(backoff_s(RULING_PAUSE_S, RULING_PAUSE_S_MAX, tried.rulings))
         tried.rulings += 1
 
     async def _ask_holding(self, flight: Flight, node: Node) -> Holding | None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 
+from bdn.blame import TOPIC, Blame
 from bdn.coordinator import Coordinator, Part
 from bdn.digest import Digest
 from bdn.errors import BdnError, Busy, ChunkMissing, Corrupt, Down, Missing, SourceDown
-from bdn.flights import Flight, Outcome, Swarm, check, part_of
-from bdn.hedge import REST_S, Pace, watch
+from bdn.flights import Flight, Outcome, Swarm, check, part_of, until_here
+from bdn.hedge import REST_S, Inflow, watch
 from bdn.holders import KnownChunk
 from bdn.ledger import Ledger
 from bdn.manifest import Chunk, Manifest
@@ -27,7 +28,7 @@ from bdn.roster import Roster
 from bdn.sources import AskPeer, GiveUp, Pause, Probe, ReadOrigin, Tried, asked_for, next_source
 from bdn.standing import Standing
 from bdn.strict import Strict
-from bdn.uploads import Uploads
+from bdn.uploads import BUSY_S_MAX, Uploads
 
 HOPS_MAX = 3  # Forwards of one request: more than two views deep means that the views are useless.
 
@@ -37,6 +38,7 @@ class Resolver:
 
     origin: None where this node may not reach it; its pulls then end with "unavailable" when no peer serves.
     claims: each read of the origin is claimed there first (see `strict`).
+    damaged: hears of each complete model that has lost a chunk here, because it went bad. say: for the log.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class Resolver:
         limits: Limits = Limits(),  # noqa: B008 (frozen)
         coordinate: bool = True,
         claims: Claims | None = None,
+        damaged: Callable[[Digest], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.me, self.store, self.ledger, self.limits = me, store, ledger or Ledger(), limits
         self._peers, self._membership, self._clock = peers, membership, clock
@@ -69,13 +73,17 @@ class Resolver:
         self._origin = OriginReads(origin, clock, limits, self._reads_share, self._salt / 2.0**64)
         self._asking: Counter[str] = Counter()
         """Chunks that this node is asking each of the others for."""
-        self._announcements: set[asyncio.Task[None]] = set()
-        self._pace = Pace()
+        self._background: set[asyncio.Task[None]] = set()
+        self._damaged = damaged
+        self._blame = Blame(peers, store, clock, limits, self._in_background, self._spoilt, say)
+        self._inflow = Inflow()
         self._watch: asyncio.Task[None] | None = None
         self._introduced: dict[Digest, str] = {}
         self._epoch = -1
         self._swarms: dict[Digest, Swarm] = {}
         self._flights: dict[Digest, Flight] = {}
+        self._lost: set[Digest] = set()
+        """Chunks that were on this disk and are not to be had any more, whatever the store still says."""
 
     @property
     def roster(self) -> Roster:
@@ -108,9 +116,12 @@ class Resolver:
 
     def announce(self, manifest: Digest) -> None:
         """As `sync`, without waiting for it: a complete copy is good news for others only."""
-        task = asyncio.ensure_future(self.sync(manifest))
-        self._announcements.add(task)
-        task.add_done_callback(self._announcements.discard)
+        self._in_background(self.sync(manifest))
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def introduce(self) -> None:
         """Announce every model here to its coordinator, unless that one has heard it from this node before."""
@@ -135,7 +146,7 @@ class Resolver:
             self._watch.cancel()
         self.uploads.close()
         self._coordinator.close()
-        for task in self._announcements:
+        for task in self._background:
             task.cancel()
 
     async def obtain(self, manifest: Digest, chunk: Chunk, *, priority: int = 0) -> Outcome:
@@ -151,6 +162,7 @@ class Resolver:
     async def answer(self, digest: Digest, ask: Ask) -> Lease:
         """See `ports.Answerer.answer`. Waits for a chunk on its way only where nobody can wait in a circle."""
         while not self.store.has(digest):
+            self.missed(digest)
             flight = self._flights.get(digest)
             may_wait = ask.hops < HOPS_MAX and self._outranks(ask.asker, digest)
             if flight is None:
@@ -163,20 +175,37 @@ class Resolver:
                 flight = self._launch(swarm, chunk, min(ask.hops + 1, HOPS_MAX), ask.priority)
             if not may_wait and not flight.settled:
                 raise ChunkMissing(digest, source=self.me)
-            await self._await_for_other(flight, digest, watch=not may_wait)
+            await until_here(flight, self._share(flight), self.me, watch=not may_wait)
         return await self.uploads.lease(digest, ask)
 
     def probe(self, digests: Sequence[Digest], ask: Ask) -> tuple[Holding, ...]:
         return tuple(self._holding(d, ask) for d in digests)
 
+    def missed(self, digest: Digest) -> None:
+        """See `ports.Answerer.missed`."""
+        for swarm in self._swarms.values():
+            swarm.lose(digest)
+        if self.store.has(digest):
+            self._lost.add(digest)
+
     async def told(self, topic: str, body: bytes) -> bytes:
+        if topic == TOPIC:
+            self._blame.hear(body)
+            return b""
         return await self._coordinator.told(topic, body)
+
+    def _spoilt(self, manifest: Digest, chunk: Digest, whole: bool) -> None:
+        if manifest in self._swarms:
+            self._swarms[manifest].lose(chunk)
+            self.announce(manifest)
+        if whole:
+            self._damaged(manifest)
 
     def _granted(self, swarm: Swarm, digest: Digest) -> bool:
         return swarm.model.numbers[digest] in swarm.part.granted
 
     def _holding(self, digest: Digest, ask: Ask) -> Holding:
-        if self.store.has(digest):
+        if self.store.has(digest) and digest not in self._lost:
             return Holding.HAVE
         swarm = self._swarms.get(ask.manifest)
         if swarm is not None and digest in swarm.model.numbers and self._granted(swarm, digest):
@@ -189,40 +218,24 @@ class Resolver:
         """Whether the other may wait for this node without limit."""
         return self.roster.score(other, digest) < self.roster.score(self.me, digest)
 
-    async def _await_for_other(self, flight: Flight, digest: Digest, *, watch: bool) -> None:
-        """Until the flight ended, or (watch) its source failed. Raises what the asker should hear."""
-        shared = asyncio.ensure_future(self._share(flight))
-        broken = asyncio.ensure_future(flight.unsettled.wait()) if watch else None
-        try:
-            await asyncio.wait([shared, broken] if broken else [shared], return_when=asyncio.FIRST_COMPLETED)
-            if not shared.done():
-                raise ChunkMissing(digest, source=self.me)
-            why = shared.exception()
-            if isinstance(why, Corrupt | Missing):
-                raise ChunkMissing(digest, source=self.me) from why
-            if why is not None:
-                raise SourceDown(self.me, f"could not get chunk {digest.short} itself: {why}") from why
-        finally:
-            for waiter in (shared, broken):
-                if waiter is not None:
-                    waiter.cancel()
-
     # -- flights --
 
     def _launch(self, swarm: Swarm, chunk: Chunk, hops: int, priority: int) -> Flight:
         flight = Flight(swarm, chunk, hops, priority, swarm.model.numbers[chunk.digest])
         flight.task = asyncio.ensure_future(self._fly(flight))
+        flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # Nobody may be waiting.
         self._flights[chunk.digest] = flight
         if self._watch is None or self._watch.done():
-            self._watch = asyncio.ensure_future(watch(self._flights, self._pace, self._clock, self._better))
+            self._watch = asyncio.ensure_future(watch(self._flights, self._inflow, self._clock, self._better))
         return flight
 
     def _better(self, flight: Flight, slow: str) -> str | None:
         """Another node that has the chunk, by the holder map."""
         now = self._clock.now()
+        distrusted = self.standing.distrusted(flight.chunk.digest, now)
 
         def usable(name: str) -> bool:
-            there = name not in (slow, self.me) and self.roster.get(name) is not None
+            there = name not in (slow, self.me, *distrusted) and self.roster.get(name) is not None
             return there and not self.standing.avoided(name, flight.swarm.manifest, now)
 
         return self._known(flight).choose(usable)
@@ -244,7 +257,7 @@ class Resolver:
             return await asyncio.shield(flight.task)
         finally:
             flight.waiting -= 1
-            if not flight.waiting and not flight.task.done():
+            if not flight.waiting and not flight.task.done() and not flight.promised:
                 flight.task.cancel()
                 if self._flights.get(flight.chunk.digest) is flight:
                     del self._flights[flight.chunk.digest]
@@ -254,6 +267,7 @@ class Resolver:
         try:
             if self.store.has(chunk.digest) and await self.store.adopt(manifest, chunk):
                 return self._arrived(flight, Outcome(Tier.NVME, self.me))
+            self.missed(chunk.digest)  # A coordinator has nothing to say to a node that says it has it.
             flight.sink = self.store.sink(manifest, chunk, hot=asked_for(chunk, self.me, self.roster))
             committed = False
             try:
@@ -271,6 +285,7 @@ class Resolver:
                 del self._flights[chunk.digest]
 
     def _arrived(self, flight: Flight, outcome: Outcome) -> Outcome:
+        self._lost.discard(flight.chunk.digest)
         # What was fetched for another node a moment ago is in the account already.
         if outcome.tier is not Tier.NVME or flight.number not in flight.swarm.part.have:
             self.ledger.got(flight.chunk, outcome.tier, outcome.source)
@@ -281,7 +296,7 @@ class Resolver:
         """Step after step until one source has sent the right bytes into the sink."""
         self._forget_who_left()
         part = flight.swarm.part
-        tried = Tried(part.manifest, strangers=self._coordinator.strangers)
+        tried = Tried(part.manifest, strangers=self._coordinator.others.strangers)
         started, known = self._clock.now(), self._known(flight)
         last: BdnError | None = None
         while True:
@@ -291,6 +306,8 @@ class Resolver:
             if isinstance(step, GiveUp) or now - started > self.limits.patience_s:
                 why = step.why if isinstance(step, GiveUp) else f"nobody served it for {self.limits.patience_s:g} s"
                 whole = f"chunk {flight.chunk.digest.short}: {why}"
+                if last is not None and tried.origin_error is None:
+                    last.hint = last.hint or why
                 raise tried.origin_error or last or SourceDown("the cluster", whole)
             if isinstance(step, Pause):
                 await self._clock.sleep(step.until - now)
@@ -316,20 +333,22 @@ class Resolver:
             check(flight.chunk, sink, node.name)
         except Busy as why:
             self._drop(flight, sink, node.name, why)
-            tried.busy[node.name] = self._clock.now() + why.retry_after_s
+            tried.busy[node.name] = self._clock.now() + min(why.retry_after_s, BUSY_S_MAX)
             at = self._salt % max(1, len(why.holders))  # All who are sent on would else go to the same one first.
             tried.hint(why.holders[at:] + why.holders[:at])
             return why
         except (Missing, Down, Corrupt) as why:
             self._drop(flight, sink, node.name, why)
             tried.probed = False
-            if step.settled and isinstance(why, Missing):
+            if isinstance(why, Missing) and not tried.deny(node.name) and step.settled:
                 # It was said to hold the chunk; as owner it may still be asked.
                 if node.name in tried.hints:
                     tried.hints.remove(node.name)
                 if node.name not in tried.doubted:
                     tried.doubted.append(node.name)
                 return why
+            if isinstance(why, Corrupt):
+                self._blame.tell(node, flight.chunk.digest, why)
             tried.left[node.name] = why
             self.standing.failed(node.name, flight.swarm.manifest, why, self._clock.now())
             return why
@@ -340,14 +359,12 @@ class Resolver:
             if flight.better is not None:
                 tried.hints.insert(0, flight.better)
                 tried.busy[node.name] = self._clock.now() + REST_S
-            flight.waste(self.ledger, sink)
-            sink.restart()
-            flight.disappoint()
+            flight.start_over(self.ledger, sink)
             return Busy(node.name)
         finally:
             flight.asked, flight.called_off, flight.better = None, False, None
             self._asking[node.name] -= 1
-        self._pace.took(self._clock.now() - flight.asked_at)
+        self._inflow.took(self._clock.now() - flight.asked_at, flight.chunk.size)
         self.standing.answered(node.name)
         return None
 
@@ -376,8 +393,8 @@ class Resolver:
         """Once for each view: what is known of the others is bounded by the members."""
         if self.roster.epoch != self._epoch:
             self._epoch = self.roster.epoch
-            self._coordinator.forget_strangers()
-            there = frozenset(n.name for n in self.roster.nodes) | self._coordinator.strangers.keys()
+            self._coordinator.others.forget_members()
+            there = frozenset(n.name for n in self.roster.nodes) | self._coordinator.others.strangers.keys()
             self.standing.forget(there)
             for swarm in self._swarms.values():
                 swarm.part.holders.keep(there)
@@ -385,8 +402,4 @@ class Resolver:
     def _drop(self, flight: Flight, sink: Sink, source: str, why: BdnError) -> None:
         """The source failed: account for what it sent, tell those who counted on it, start again at byte 0."""
         self.ledger.miss(source, why)
-        if isinstance(why, Corrupt):
-            self.ledger.corrupt_by_source[source] += 1
-        flight.waste(self.ledger, sink)
-        sink.restart()
-        flight.disappoint()
+        flight.start_over(self.ledger, sink)

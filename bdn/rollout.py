@@ -131,8 +131,9 @@ class Wave:
         async with AgentClient(member.socket, wait_s=5.0) as agent:
             try:
                 async for state in agent.pull(self.ref):
-                    self.show(member.name, state["done_bytes"], state["total_bytes"])
-                    member.path = state["path"] or ""
+                    if state["state"] != "looking up":
+                        self.show(member.name, state["done_bytes"], state["total_bytes"])
+                        member.path = state["path"] or ""
             except Down:
                 if member.killed:
                     return

@@ -5,12 +5,15 @@ It does not find members (adapters of the Membership port do) and sends nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bdn.digest import Digest
 
 _MASK = (1 << 64) - 1
+# Members from DNS are named by their address, as in 10.0.0.7:7411 or [fd00::7]:7411. A name goes into request heads.
+NAME = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,252}")
 RANKINGS_MAX = 1 << 16  # Bounds a view's memory: 16,700 chunks of a 140 GB model three times over.
 
 
@@ -73,15 +76,18 @@ class Roster:
 
 def parse_nodes(specs: Iterable[str]) -> tuple[Node, ...]:
     """Nodes written as `name=host:port` or `name@zone=host:port`; ValueError names the one that is off."""
-    nodes = []
+    nodes: dict[str, Node] = {}
     for spec in specs:
         who, _, address = spec.partition("=")
         name, _, zone = who.partition("@")
         host, _, port = address.rpartition(":")
-        if not (name and host and port.isdigit() and 0 < int(port) < 65536):
+        good = NAME.fullmatch(name) and host and re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 65536
+        if not good or re.search(r"\s", host):
             raise ValueError(f"not a node: {spec!r} (expected name=host:port or name@zone=host:port)")
-        nodes.append(Node(name, host.strip("[]"), int(port), zone))
-    return tuple(nodes)
+        if name in nodes:
+            raise ValueError(f"two nodes are called {name!r}: each needs a name of its own")
+        nodes[name] = Node(name, host.strip("[]"), int(port), zone)
+    return tuple(nodes.values())
 
 
 def _seed(name: str) -> int:

@@ -126,3 +126,11 @@ def hash_is(path: Path, offset: int, size: int, want: Digest) -> bool:
     finally:
         os.close(fd)
     return hasher.digest() == want
+
+
+def points_to(path: Path, target: str) -> bool:
+    """Whether a symbolic link is there and says so, wherever it leads."""
+    try:
+        return os.readlink(path) == target
+    except OSError:
+        return False

@@ -177,7 +177,7 @@ class SinkChoice(StrEnum):
     DIRECT = "direct"
 
 
-def past_the_cache(choice: SinkChoice, model_bytes: int, available_bytes: int) -> bool:
+def past_the_cache(choice: SinkChoice, model_bytes: int, available_bytes: Callable[[], int]) -> bool:
     """Whether a model's chunks go to disk past the page cache: cheaper to write and nobody's memory is pushed out, but
     the files are cold for whoever loads them through it.
 
@@ -185,7 +185,7 @@ def past_the_cache(choice: SinkChoice, model_bytes: int, available_bytes: int) -
     """
     if choice is not SinkChoice.AUTO:
         return choice is SinkChoice.DIRECT
-    return model_bytes >= DIRECT_BYTES_MIN or available_bytes < MEMORY_FACTOR * model_bytes
+    return model_bytes >= DIRECT_BYTES_MIN or available_bytes() < MEMORY_FACTOR * model_bytes
 
 
 def available_memory() -> int:

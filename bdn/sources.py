@@ -10,6 +10,7 @@ node that has the bytes or is receiving them, which waits for nobody.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,13 +18,14 @@ from typing import Protocol
 from bdn.digest import Digest
 from bdn.errors import BdnError, Corrupt, Down, Missing
 from bdn.manifest import Chunk
-from bdn.policy import Limits, OriginUse
+from bdn.policy import Limits, OriginUse, backoff_s
 from bdn.roster import Node, Roster
 from bdn.standing import Standing
 
 PROBED_RANKS = 3  # m joins put the former owner at rank <= m + 1; asking three finds it in all but a join storm.
 CORRUPT_ORIGIN_TRIES = 2  # A flipped bit on the way is worth one more read; a bad object is not.
 ORIGIN_BACKOFF_S, ORIGIN_BACKOFF_S_MAX = 0.2, 10.0
+DENIALS_MAX = 8  # With the pauses between them, 5 s: word that a chunk is gone takes a coordinator about 1 s.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,10 @@ class Tried:
     """Who was said to hold the chunk and denied it."""
     strangers: dict[str, Node] = field(default_factory=dict)
     """Who was named by a coordinator and is not a member in this node's view yet."""
+    denied: Counter[str] = field(default_factory=Counter)
+    """How often each said that it does not have the chunk."""
+    unknown: dict[str, float] = field(default_factory=dict)
+    """Who was named by a coordinator, and nobody says where it is; since when."""
     retried: set[str] = field(default_factory=set)
     """Who could not be reached, and was asked again on a coordinator's word."""
     rulings: int = 0
@@ -107,9 +113,17 @@ class Tried:
     """When it failed for the first time: its patience counts from there, not from the waits for peers before."""
 
     def may_retry(self, name: str) -> bool:
-        """Whether one that failed may be asked again on a coordinator's word: not a liar, nor one down twice."""
+        """Whether one that failed may be asked again on a coordinator's word: not a liar, nor one down twice, nor one
+        that is said to have the chunk for ever and never has it."""
         why = self.left[name]
-        return isinstance(why, Missing) or (isinstance(why, Down) and name not in self.retried)
+        if isinstance(why, Missing):
+            return self.denied[name] < DENIALS_MAX
+        return isinstance(why, Down) and name not in self.retried
+
+    def deny(self, name: str) -> bool:
+        """It says that it lacks the chunk after all. Whether that is often enough not to ask it any more."""
+        self.denied[name] += 1
+        return self.denied[name] >= DENIALS_MAX
 
     @property
     def failed(self) -> list[str]:
@@ -124,6 +138,10 @@ class Tried:
             self.retried.add(name)
         return True
 
+    def ghosts(self, before: float) -> list[str]:
+        """Who was named first before then, and cannot be found: it came and went before anybody heard of it."""
+        return [n for n, since in self.unknown.items() if since < before]
+
     def hint(self, names: tuple[str, ...]) -> None:
         self.hints.extend(n for n in names if n not in self.hints)
 
@@ -137,9 +155,15 @@ class Tried:
         late = now - self.origin_failed_at > limits.origin_patience_s
         if final or corrupt or late or isinstance(why, Missing):
             self.origin_error = why
-        backoff = min(ORIGIN_BACKOFF_S_MAX, ORIGIN_BACKOFF_S * 2.0 ** (self.origin_tries - 1))
-        asked = getattr(why, "retry_after_s", None)
-        self.origin_after = now + (backoff if asked is None else min(asked, limits.origin_patience_s))
+        self.origin_after = now + origin_pause_s(why, self.origin_tries, limits)
+
+
+def origin_pause_s(why: BdnError, tries: int, limits: Limits) -> float:
+    """How long to leave the origin alone after it failed that many times: as long as it asks for, or ever longer."""
+    asked: float | None = getattr(why, "retry_after_s", None)
+    if asked is not None:
+        return min(asked, limits.origin_patience_s)
+    return backoff_s(ORIGIN_BACKOFF_S, ORIGIN_BACKOFF_S_MAX, tries)
 
 
 def next_source(
@@ -162,8 +186,11 @@ def next_source(
     if tried.granted and use is not OriginUse.FORBID:
         return _origin(tried, "owner" if _owns(chunk, me, roster) else "coordinator's word", now)
 
+    distrusted = standing.distrusted(chunk.digest, now)
+
     def usable(node: Node) -> bool:
-        return node.name != me and node.name not in tried.left and not standing.avoided(node.name, tried.manifest, now)
+        barred = node.name in tried.left or node.name in distrusted
+        return node.name != me and not barred and not standing.avoided(node.name, tried.manifest, now)
 
     wait = float("inf")
     above = first_above(chunk, me, roster, usable)
@@ -186,7 +213,7 @@ def next_source(
     if not tried.probed:
         return Probe(_neighbours(chunk, me, roster, tried, usable))
     if use is OriginUse.FORBID:
-        return GiveUp("no peer has it and the policy forbids the origin")
+        return GiveUp("no peer has it and the policy forbids the origin (--origin-use)")
     return _origin(tried, "owner" if _owns(chunk, me, roster) else "every node before this one failed", now)
 
 

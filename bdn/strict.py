@@ -12,8 +12,9 @@ from enum import Enum, auto
 
 from bdn.digest import Digest
 from bdn.errors import Busy, Corrupt
+from bdn.policy import backoff_s
 from bdn.ports import Claimed, Claims, Clock, Holding
-from bdn.sources import Tried
+from bdn.sources import DENIALS_MAX, Tried
 from bdn.standing import Standing
 
 LEASE_S = 15.0  # A chunk of 64 MiB at 4.5 MB/s; a slower reader loses its claim only to one who cannot reach it.
@@ -31,7 +32,8 @@ class Move(Enum):
 def after_claim(claim: Claimed, word: Holding | None, *, spoilt: bool) -> Move:
     """What another node's claim allows. Pure.
 
-    word: what the holder says itself; None when it cannot be reached. spoilt: it sent this node wrong bytes.
+    word: what the holder says itself; None when it cannot be reached. spoilt: it sent this node wrong bytes, or denied
+    again and again what it says it has.
     """
     if spoilt or word is Holding.LACKS:
         return Move.REPLACE  # On its own word it neither has the chunk nor is about to.
@@ -56,8 +58,8 @@ class Strict:
                 claim = await self._claims.take(chunk, self._me, replace=claim)
                 continue
             now = self._clock.now()
-            failed = isinstance(tried.left.get(claim.holder), Corrupt)
-            blamed = bool(self._standing.blamed[claim.holder]) and self._standing.down(claim.holder, now)
+            failed = isinstance(tried.left.get(claim.holder), Corrupt) or tried.denied[claim.holder] >= DENIALS_MAX
+            blamed = claim.holder in self._standing.distrusted(chunk, now)
             move = after_claim(claim, await ask(claim.holder), spoilt=failed or blamed)
             if move is Move.REPLACE:
                 claim = await self._claims.take(chunk, self._me, replace=claim)
@@ -65,8 +67,8 @@ class Strict:
             if move is Move.ASK:
                 tried.left.pop(claim.holder, None)
                 tried.hint((claim.holder,))
-                pause = min(PAUSE_S_MAX, PAUSE_S * 2.0**tried.claims_seen)
                 tried.claims_seen += 1
+                pause = backoff_s(PAUSE_S, PAUSE_S_MAX, tried.claims_seen)
             else:
                 pause = min(LOOK_AGAIN_S, max(PAUSE_S, LEASE_S - claim.age_s))
             break

@@ -18,6 +18,7 @@ from bdn.ports import Ask
 HOLDERS_NAMED = 8  # In one answer: enough to spread over, small on the wire.
 CHUNKS_REMEMBERED = 1 << 16  # Whom a chunk was given to is advice, so the oldest may be forgotten.
 BUSY_S = 0.05  # When to come back: about what 8 MiB take on a busy 10 Gbit/s link.
+BUSY_S_MAX = 5.0  # An asker comes back then, whatever it was told: nothing here stays busy for an hour.
 
 
 class UploadLease:

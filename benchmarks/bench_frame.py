@@ -1,10 +1,10 @@
-"""Workload `frame`: one 80 ms frame of one stream (temporal + depth + codec), ours beside the public reference.
+"""Workload `frame`: one 80 ms frame (temporal + depth + codec) of one stream or several, ours beside the reference.
 
 Both speak the same checkpoint with the same settings in one process, in turns of a few frames, so that a busy machine
 slows both alike; processor time is what counts. The reference is moshi 0.2.13 as installed, torch.compile off; where it
 is not installed our figures stand alone. The last line on stdout is one JSON object.
 
-    python benchmarks/bench_frame.py --json [--checkpoint DIR] [--frames 60] [--step eager] [--dtype float32]
+    python benchmarks/bench_frame.py --json [--checkpoint DIR] [--frames 60] [--lanes 1] [--step eager]
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ def ours(directory: Path, args: argparse.Namespace) -> tuple[Callable[[], None],
     engine = checkpoint.start(
         ModelSettings(
             model=directory, dtype=args.dtype, threads=args.threads, step=args.step, codebooks=args.codebooks,
-            check_values=False,
+            check_values=False, lanes=args.lanes,
         )
     )  # fmt: skip
-    lane = engine.open(StreamSpec(temp=0.6, text_temp=0.6, seed=1))
+    lanes = [engine.open(StreamSpec(temp=0.6, text_temp=0.6, seed=1 + n)) for n in range(args.lanes)]
     # A word a step at most, and the lead: text enough for every frame, whatever the model asks for.
     steps = engine.first_frame_step + WARMUP + max(args.frames, TURN) + engine.lookahead_words + 1
-    engine.feed(lane, [Entry((5 + n % 200, 6), str(n), 2) for n in range(steps)])
+    for lane in lanes:
+        engine.feed(lane, [Entry((5 + n % 200, 6), str(n), 2) for n in range(steps)])
     leads = []
-    while engine.state(lane) is LaneState.LEAD:
+    while engine.state(lanes[0]) is LaneState.LEAD:
         began = time.process_time()
-        engine.step([lane], lead=True)
+        engine.step(lanes, lead=True)
         leads.append(time.process_time() - began)
-    return lambda: (engine.step([lane]), None)[1], leads
+    return lambda: (engine.step(lanes), None)[1], leads
 
 
 def reference(directory: Path, args: argparse.Namespace) -> Callable[[], None]:
@@ -72,12 +73,13 @@ def reference(directory: Path, args: argparse.Namespace) -> Callable[[], None]:
     model: Any = TTSModel.from_checkpoint_info(info, n_q=n_q, device="cpu", dtype=checkpoint.DTYPES[args.dtype])
     model.lm.dep_q = n_q
     voices = sorted(directory.glob(f"*{model.voice_suffix}"))[:1] if model.multi_speaker else []
-    given = [model.make_condition_attributes(voices, cfg_coef=2.0)] if model.valid_cfg_conditionings else []
+    conditioned = args.lanes if model.valid_cfg_conditionings else 0
+    given = [model.make_condition_attributes(voices, cfg_coef=2.0) for _ in range(conditioned)]
     conditions = model.lm.condition_provider.prepare_and_provide(given)
     generate = LMGen(model.lm, temp=0.6, temp_text=0.6, condition_tensors=conditions)
-    missing = torch.full((1, raw["n_q"] - n_q, 1), -1, dtype=torch.long)
-    generate.streaming_forever(1)
-    model.mimi.streaming_forever(1)
+    missing = torch.full((args.lanes, raw["n_q"] - n_q, 1), -1, dtype=torch.long)
+    generate.streaming_forever(args.lanes)
+    model.mimi.streaming_forever(args.lanes)
 
     def frame() -> None:
         with torch.no_grad():
@@ -120,6 +122,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     parser.add_argument("--checkpoint", type=Path, help="default: a small random one, made for the run")
     parser.add_argument("--frames", type=int, default=60)
+    parser.add_argument("--lanes", type=int, default=1, help="streams in a frame, of both")
     parser.add_argument("--codebooks", type=int, default=0)
     parser.add_argument("--dtype", default="float32", choices=sorted(checkpoint.DTYPES))
     parser.add_argument("--step", default="eager", choices=sorted(checkpoint.RUNNERS))
@@ -149,7 +152,8 @@ def main() -> int:
         figures["speedup_min"] = round(min(times["reference"]) / min(times["ours"]), 2)
     line = {
         "workload": "frame", "checkpoint": args.checkpoint.name if args.checkpoint else "small", "dtype": args.dtype,
-        "step": args.step, "threads": args.threads, "frames": len(times["ours"]), "clock": "processor time", "seed": 1,
+        "step": args.step, "threads": args.threads, "lanes": args.lanes, "frames": len(times["ours"]),
+        "clock": "processor time", "seed": 1,
         "commit": commit(), **machine(), **figures,
     }  # fmt: skip
     if not args.json:

@@ -1,6 +1,6 @@
 """Weights file -> tensors in memory, each page used once: our loader beside safetensors and the streaming loaders.
 
-    python benchmarks/bench_load.py [--smoke] [--json] [--gb 1.0] [--rounds 5]
+    python benchmarks/bench_load.py [--smoke] [--json] [--gb 2.0] [--rounds 5]
 
 Every contestant reads the same file in shuffled rounds, hot (in the page cache) and cold (dropped from it by
 posix_fadvise, checked by the disk's own read counter). A round is a forked child, so imports are not measured and
@@ -199,7 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="20 MB, one round")
     parser.add_argument("--json", action="store_true", help="only the last line, the JSON object")
-    parser.add_argument("--gb", type=float, default=1.0)
+    parser.add_argument("--gb", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.data import seeded
+from benchmarks.data import Seeded, seeded, with_chunks_of
 from benchmarks.peers import downloaders, ours
 from benchmarks.rounds import WORK, Contestant, arguments, chosen, finish, in_own_network, run_rounds
 from benchmarks.servers import nginx
+
+
+def bare(url: str, data: Seeded, threads: int = 1) -> Contestant:
+    """What the same receiving, hashing and writing costs with nothing around it: the machine's part of ours."""
+    [file] = data.files
+    command = [sys.executable, "-m", "benchmarks.bare", "--threads", str(threads), f"{url}/bucket/{file}"]
+    name = "ours (bare loop)" if threads == 1 else f"ours (bare loop in {threads} threads)"
+    return Contestant(name, lambda out: [*command, str(out / file), str(data.total_bytes)])
 
 
 def main() -> None:
@@ -23,6 +32,10 @@ def main() -> None:
         contestants = [
             ours(f"{server.url}/origin"),
             ours(f"{server.url}/origin", "--write", "buffered", name="ours (buffered)"),
+            # An eighth of the requests and of all that is done once a chunk: what many chunks a request could save.
+            ours(f"{server.url}/{with_chunks_of(data, 64 << 20)}", name="ours (64 MiB chunks)"),
+            bare(server.url, data),
+            bare(server.url, data, threads=2),
             ours(f"{server.url}/origin", "--unverified", "--write", "direct", name="ours (unverified)", verified=False),
             *downloaders(server.url, data.files),
         ]
@@ -36,7 +49,9 @@ def main() -> None:
         results = run_rounds(
             chosen(contestants, args.only), rounds=rounds, seed=args.seed, server_pids=server.pids, check=check
         )
-    finish("origin_to_disk", results, data.total_bytes / 1e9, args)
+    costs = [statistics.median(results[n].cpu_s) for n in ("ours", "ours (bare loop)") if n in results]
+    above = round(costs[0] / costs[1], 3) if len(costs) == 2 else None
+    finish("origin_to_disk", results, data.total_bytes / 1e9, args, ratio_cpu_to_bare_loop=above)
 
 
 if __name__ == "__main__":

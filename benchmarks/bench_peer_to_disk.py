@@ -12,14 +12,14 @@ from benchmarks.peers import downloaders, ours
 from benchmarks.rounds import WORK, Contestant, arguments, chosen, finish, in_own_network, run_rounds
 from benchmarks.servers import nginx, python_server
 
-COMPARED = ("rclone", "rclone, then sync", "s5cmd", "curl", "aria2", "aiohttp_plain")
+COMPARED = ("rclone", "rclone then sync", "s5cmd", "curl", "curl then sync", "obstore", "aria2", "aiohttp_plain")
 
 
 def main() -> None:
     args = arguments(__doc__ or "").parse_args()
     in_own_network()
     WORK.mkdir(parents=True, exist_ok=True)
-    data = seeded(int((args.gb or (0.05 if args.smoke else 1.073741824)) * 1e9))
+    data = seeded(int((args.gb or (0.05 if args.smoke else 2.147483648)) * 1e9))
     with nginx(data.root) as source, python_server("benchmarks.serving", "peer", str(data.root / "origin")) as peer:
         port = peer.url.rpartition(":")[2]
         documents = f"{source.url}/origin"

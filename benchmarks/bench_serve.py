@@ -17,7 +17,7 @@ def main() -> None:
     args = arguments(__doc__ or "").parse_args()
     in_own_network()
     WORK.mkdir(parents=True, exist_ok=True)
-    data = seeded(int((args.gb or (0.05 if args.smoke else 1.073741824)) * 1e9))
+    data = seeded(int((args.gb or (0.05 if args.smoke else 2.147483648)) * 1e9))
 
     def served(name: str, kind: str, connections: int) -> Contestant:
         command = [sys.executable, "-m", "benchmarks.discard", kind, str(data.root), str(connections)]

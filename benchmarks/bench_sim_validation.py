@@ -45,6 +45,8 @@ class Run:
 
     seconds: dict[str, float]
     origin_copies: float
+    idle: float = 1.0
+    """The machine's processors meanwhile, of 1: near 0 they are what is measured, and not the links."""
 
     @property
     def last_s(self) -> float:
@@ -131,14 +133,26 @@ async def real_run(scenario: Scenario, data: Seeded, manifest: Manifest, net: Ne
                 await fleet.end([m.agent for m in warm if m.agent is not None])
             await wave(members, ()).start()
             cold = wave(members[len(warm) :], ())
-            before = await origin.sent_bytes()
+            before, ticks = await origin.sent_bytes(), _ticks()
             await cold.ask()
+            idle = _idle(ticks, _ticks())
             await cold.look()
             sent = await origin.sent_bytes() - before
     finally:
         shutil.rmtree(root, ignore_errors=True)
     seconds = {m.name: float(m.last["pulls"][0]["seconds"]) for m in cold.members}
-    return Run(seconds, sent / manifest.unique_bytes)
+    return Run(seconds, sent / manifest.unique_bytes, idle)
+
+
+def _ticks() -> list[int]:
+    """What all processors together have done since the start: user, nice, system, idle, …"""
+    with open("/proc/stat", encoding="ascii") as stat:
+        return [int(word) for word in stat.readline().split()[1:9]]
+
+
+def _idle(before: list[int], after: list[int]) -> float:
+    spent = [b - a for a, b in zip(before, after, strict=True)]
+    return spent[3] / max(1, sum(spent))
 
 
 def _members(scenario: Scenario, root: Path, net: Network, nic: float) -> list[Member]:
@@ -175,6 +189,7 @@ def compare(simulated: Sequence[Run], measured: Sequence[Run]) -> dict[str, floa
         row[f"{side}_copies"] = round(statistics.median(run.origin_copies for run in runs), 3)
     row["last_percent"] = round(100 * (row["measured_last_s"] / row["simulated_last_s"] - 1), 1)
     row["median_percent"] = round(100 * (row["measured_median_s"] / row["simulated_median_s"] - 1), 1)
+    row["idle_percent"] = round(100 * statistics.median(run.idle for run in measured), 1)
     off = {n: 100 * (s / nodes["simulated"][n] - 1) for n, s in nodes["measured"].items()}
     row["worst_node_percent"] = round(max(off.values(), key=abs), 1)
     return row

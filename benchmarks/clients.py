@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -143,6 +145,8 @@ def main() -> None:
         __import__(module)
     wall, cpu = time.perf_counter(), time.process_time()
     globals()[name](url, Path(out), files)
+    if os.environ.get("SYNC_AFTER"):
+        subprocess.run(["sync", "-f", out], check=True)
     report = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
     print(json.dumps({"measured": report}), flush=True)
 

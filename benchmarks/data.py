@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from bdn.chunking import CHUNK_BYTES
 from bdn.mirror import MirrorPlan, mirror
 from bdn.origins.directory import DirectoryWriter
 from bdn.upstreams.directory import DirectoryUpstream
@@ -36,7 +37,7 @@ def seeded(total_bytes: int, *, files: int = 1, seed: int = 7) -> Seeded:
         names = [f"model-{i:05}.safetensors" for i in range(files)]
         for i, name in enumerate(names):
             write_safetensors(root / "bucket" / name, total_bytes // files, seed + i)
-        asyncio.run(_mirror(root))
+        asyncio.run(_mirror(root, "origin", CHUNK_BYTES))
         marker.write_text(json.dumps(names), encoding="utf-8")
     names = json.loads(marker.read_text(encoding="utf-8"))
     size = sum((root / "bucket" / n).stat().st_size for n in names)
@@ -59,6 +60,27 @@ def write_safetensors(path: Path, size: int, seed: int) -> None:
                 file.write(rng.randbytes(min(1 << 20, length - done)))
 
 
-async def _mirror(root: Path) -> None:
+def stamped_file(path: Path, size: int) -> None:
+    """64 MiB of random bytes over and over, each MiB with a number of its own: as large as wanted, and no two chunks
+    alike."""
+    block, rng = bytearray(), random.Random(7)
+    for _ in range(64):
+        block += rng.randbytes(1 << 20)
+    with path.open("wb") as file:
+        for at in range(0, size, len(block)):
+            for piece in range(0, len(block), 1 << 20):
+                block[piece : piece + 8] = struct.pack("<Q", at + piece)
+            file.write(memoryview(block)[: min(len(block), size - at)])
+
+
+def with_chunks_of(data: Seeded, chunk_bytes: int) -> str:
+    """The same bytes mirrored once more, cut otherwise: where under the root."""
+    name = f"origin-{chunk_bytes >> 20}m"
+    if not (data.root / name / "tags").exists():
+        asyncio.run(_mirror(data.root, name, chunk_bytes))
+    return name
+
+
+async def _mirror(root: Path, name: str, chunk_bytes: int) -> None:
     upstream = DirectoryUpstream(root / "bucket")
-    await mirror(upstream, DirectoryWriter(root / "origin"), MirrorPlan(NAME))
+    await mirror(upstream, DirectoryWriter(root / name), MirrorPlan(NAME, chunk_bytes=chunk_bytes))

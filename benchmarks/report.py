@@ -13,8 +13,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 BEGIN, END = "<!-- tables: written by benchmarks/report.py -->", "<!-- end of tables -->"
 RATIOS = (
-    "ratio_wall_to_best_peer", "ratio_cpu_to_best_peer", "ratio_wall_to_rclone", "ratio_to_one_copy",
-    "ratio_origin_to_best_peer", "moved_share",
+    "ratio_wall_to_best_peer", "ratio_cpu_to_best_peer", "ratio_wall_to_best_synced_peer", "ratio_cpu_to_bare_loop",
+    "ratio_wall_to_rclone", "ratio_to_one_copy", "ratio_origin_to_best_peer", "moved_share",
 )  # fmt: skip
 EXTRA = ("moved_gb", "origin_copies", "uploaded_gb", "read_p50_ms", "read_p99_ms")
 COLUMNS = ("GB/s", "core-s/GB", "server core-s/GB", "peak MB", "verified")
@@ -87,7 +87,7 @@ def chunking(line: dict[str, Any]) -> str:
 
 def validation(line: dict[str, Any]) -> str:
     head = ["scenario", "last node, simulated", "measured", "apart", "median node, simulated", "measured", "apart",
-            "worst node apart", "origin copies, simulated", "measured"]  # fmt: skip
+            "worst node apart", "origin copies, simulated", "measured", "machine idle"]  # fmt: skip
     m = line["machine"]
     about = (
         f"{m['cores']} cores of {m['cpu']}, kernel {m['kernel']}, {line['network']}, load {m['load_1m']}, {m['date']}, "
@@ -102,8 +102,9 @@ def validation(line: dict[str, Any]) -> str:
         ]
         median = [f"{row[f'{side}_median_s']} s" for side in ("simulated", "measured")]
         apart = [f"{row[f'{what}_percent']:+.1f} %" for what in ("last", "median", "worst_node")]
-        copies = [row["simulated_copies"], row["measured_copies"]]
-        out.append(_row([name, *last, apart[0], *median, *apart[1:], *copies]))
+        idle = f"{row['idle_percent']:g} %" if "idle_percent" in row else ""  # Earlier runs did not look.
+        rest = [row["simulated_copies"], row["measured_copies"], idle]
+        out.append(_row([name, *last, apart[0], *median, *apart[1:], *rest]))
     return "\n".join([*out, ""])
 
 

@@ -44,6 +44,9 @@ class DirectoryNode:
     def close(self, sent_bytes: int = 0) -> None:
         """A lease without limits."""
 
+    def missed(self, digest: Digest) -> None:
+        """Nothing here goes away."""
+
     def probe(self, digests: Sequence[Digest], ask: Ask) -> tuple[Holding, ...]:
         return (Holding.HAVE,) * len(digests)
 

@@ -79,6 +79,9 @@ class Stamped:
             raise ChunkMissing(digest, source="bench")
         return StampedChunk(())
 
+    def missed(self, digest: Digest) -> None:
+        """Nothing here goes away."""
+
     def probe(self, digests: Sequence[Digest], ask: Ask) -> tuple[Holding, ...]:
         return (Holding.HAVE,) * len(digests)
 

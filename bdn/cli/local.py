@@ -59,10 +59,15 @@ def obtain(call: Call, look: Look = _nothing) -> Ready:
 
 async def _follow(call: Call, settings: ClientSettings, look: Look) -> Ready:
     last: Ready = {}
+    told = False
     async with AgentClient(settings.socket_path, wait_s=settings.agent_wait_s) as agent:
         with call.console.bars() as bars:
             bar = bars.add(call.args.ref)
             async for last in agent.pull(call.args.ref, priority=call.args.priority):
-                bar.update(last["done_bytes"], last["total_bytes"])
-                await look(agent, last)
+                if last["state"] != "looking up":
+                    bar.update(last["done_bytes"], last["total_bytes"])
+                    await look(agent, last)
+                elif not told:
+                    call.console.say(f"the origin has not said yet what {call.args.ref} is")
+                    told = True
     return last

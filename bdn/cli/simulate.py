@@ -23,12 +23,14 @@ GROUPS: tuple[type, ...] = ()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", metavar="FILE", help="a scenario in YAML; see benchmarks/scenarios/")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="equal seeds give equal traces (default 1)")
-    parser.add_argument("--alone", action="store_true", help="without the rivals: faster")
+    parser.add_argument("--alone", action="store_true", help="without the rivals, which take most of the time")
     parser.add_argument("--pictures", metavar="DIR", help="write SVG pictures there (needs the extra `sim`)")
 
 
 def run(call: Call) -> int:
     path = Path(call.args.scenario)
+    if path.is_dir():
+        raise Usage(f"{str(path)!r} is a directory", hint="name one of the scenarios in it")
     if not path.is_file():
         raise Missing(f"there is no scenario {str(path)!r}", hint="benchmarks/scenarios/ holds some")
     try:
@@ -46,7 +48,7 @@ def run(call: Call) -> int:
             f"{waits.replica_hours:.1f} replica-hours"
         )
     if call.args.pictures:
-        paths = draw(done.outcomes, done.waits, Path(call.args.pictures), scenario.name)
+        paths = draw(done.outcomes, done.waits, Path(call.args.pictures), scenario.name, done.bound_s)
         done.result["pictures"] = [str(p) for p in paths]
         lines.extend(f"wrote {p}" for p in paths)
     broken = missed(scenario.expect, done.result)

@@ -39,7 +39,7 @@ def _text(s: dict[str, Any]) -> str:
     tiers = ", ".join(f"{size_text(n)} {tier}" for tier, n in s["bytes_by_tier"].items())
     up = f"up {s['uptime_s']:.0f} s" if s["ready"] else "not ready"
     lines = [
-        f"agent {s['name']} (process {s['pid']}), {up}, port {s['port']}, {len(s['members'])} members",
+        f"agent {s['name']} (process {s['pid']}), {up}, port {s['port']}, {_members(s['members'])}",
         f"store {s['store']}: {size_text(s['free_bytes'])} free; origin {s['origin'] or 'none'}",
         f"moved: {tiers}; sent to peers {size_text(s['served_bytes'])}",
     ]
@@ -54,3 +54,9 @@ def _text(s: dict[str, Any]) -> str:
     failed = [p for p in s["pulls"] if p["state"] == "failed"]
     lines += [f"failed: {p['name']}: {p['error']['what']}" for p in failed]
     return "\n".join(lines)
+
+
+def _members(members: list[dict[str, Any]]) -> str:
+    away = [m["name"] for m in members if m["reached"] is False]
+    more = f" and {len(away) - 3} more" if len(away) > 3 else ""
+    return f"{len(members)} members" + (f", no answer from {', '.join(away[:3])}{more}" if away else "")

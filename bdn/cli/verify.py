@@ -20,6 +20,7 @@ EXAMPLES = """
 bdn verify voice:prod                       # the agent's copy; bad chunks are forgotten, the next pull heals them
 bdn verify voice:prod --dir ./voice --origin s3://weights/prod
 """
+FILES_NAMED = 5
 GROUPS = (ClientSettings, OriginSettings)
 
 
@@ -48,7 +49,7 @@ def _directory(call: Call, root: Path) -> int:
 def _store(call: Call) -> int:
     reference, settings = parse_reference(call.args.ref), call.settings(ClientSettings)
 
-    async def work() -> tuple[Digest, int, tuple[str, ...]]:
+    async def work() -> tuple[Digest, int, tuple[str, ...], list[str]]:
         async with AgentClient(settings.socket_path, wait_s=settings.agent_wait_s) as agent:
             status = await agent.status()
             models = {m["digest"]: m for m in status["models"]}
@@ -61,12 +62,17 @@ def _store(call: Call) -> int:
                 have, size = models[digest]["verified_bytes"], models[digest]["bytes"]
                 what = f"{reference} is incomplete: {size_text(have)} of {size_text(size)} are here and match"
                 raise Corrupt(what, hint="`bdn pull` brings the rest")
-            return Digest.parse(digest), models[digest]["bytes"], bad
+            manifest = await agent.manifest(Digest.parse(digest)) if bad else None
+            places = manifest.placements if manifest is not None else {}
+            files = sorted({p.path for chunk in bad for p in places[Digest.parse(chunk)]})
+            return Digest.parse(digest), models[digest]["bytes"], bad, files
 
-    digest, size, bad = asyncio.run(work())
+    digest, size, bad, files = asyncio.run(work())
     if bad:
         many = "1 chunk" if len(bad) == 1 else f"{len(bad)} chunks"
-        raise Corrupt(f"{many} of {reference} went bad on disk: {bad[0][:15]}…", hint="`bdn pull` heals it")
+        more = f" and {len(files) - FILES_NAMED} more" if files[FILES_NAMED:] else ""
+        named = ", ".join(files[:FILES_NAMED]) + more
+        raise Corrupt(f"{many} of {reference} went bad on disk, with bytes of {named}", hint="`bdn pull` heals it")
     value = {"digest": str(digest), "bytes": size, "ok": True}
     call.console.fact(value, f"{reference} is {digest}: {size_text(size)} read, every byte matches")
     return 0

@@ -55,9 +55,10 @@ class Head:
         """Seconds only; a date says nothing to a monotonic clock."""
         text = self.headers.get("retry-after", "")
         try:
-            return min(max(float(text), 0.0), 3600.0)
+            seconds = float(text)
         except ValueError:
             return None
+        return min(max(seconds, 0.0), 3600.0) if seconds == seconds else None  # NaN would be a wait without end.
 
     def content_range(self) -> tuple[int, int] | None:
         """(first byte, how many), or None where the header is absent or unreadable."""

@@ -20,13 +20,12 @@ from bdn.errors import BdnError, Busy, Missing
 from bdn.http.head import Request
 from bdn.http.server import HttpServer, Response, ServerLimits
 from bdn.ports import Answerer, Ask, Holding, Lease, OpenChunk, Shelf
+from bdn.roster import NAME
 
 HOPS_MAX = 16
 DIGESTS_MAX = 100_000
 _CHUNK = "/v1/chunks/"
 _TELL = "/v1/tell/"
-# Members from DNS are named by their address, as in 10.0.0.7:7411 or [fd00::7]:7411.
-_NAME = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,252}")
 _NUMBER = re.compile(r"[0-9]{1,4}")
 LETTERS = {Holding.HAVE: b"h", Holding.FETCHING: b"f", Holding.LACKS: b"l"}
 log = logging.getLogger(__name__)
@@ -86,6 +85,7 @@ class PeerServer:
             raise
         if chunk is None:
             lease.close(0)
+            self._answerer.missed(digest)
             return _words(404, "not here", kind="missing")
         return Response(200, spans=chunk.spans, done=_Once(lease, chunk))
 
@@ -111,7 +111,7 @@ class _Once:
 def read_ask(headers: Mapping[str, str]) -> Ask:
     """Raises ValueError for anything that is not exactly an ask: these headers steer who is served first."""
     asker = headers.get("x-bdn-asker", "")
-    if not _NAME.fullmatch(asker):
+    if not NAME.fullmatch(asker):
         raise ValueError("x-bdn-asker must name a node")
     numbers = [headers.get(name, "0") for name in ("x-bdn-hops", "x-bdn-priority")]
     if not all(_NUMBER.fullmatch(n) for n in numbers):

@@ -16,6 +16,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Protocol
 
 from bdn.errors import Invalid
@@ -27,16 +28,12 @@ BODY_BYTES_MAX = 4 << 20  # Requests carry probes and coordinators' messages, ne
 SEND_BYTES_MAX = 1 << 20  # One connection's turn; a larger one would let a fast asker hold the loop.
 TURN_BYTES_MAX = 4 << 20
 PACED_BYTES = 64 << 10
+LEAST_BYTES = 4 << 10  # Taken within stall_s: who takes less only keeps an upload's place.
 CONNECTIONS_MAX = 1024
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 TLS_PIECE_BYTES = 64 << 10
 WAITING = b"HTTP/1.1 102 Processing\r\n\r\n"
 log = logging.getLogger(__name__)
-REASONS = {
-    200: "OK", 206: "Partial Content", 304: "Not Modified", 400: "Bad Request", 403: "Forbidden", 404: "Not Found",
-    405: "Method Not Allowed", 408: "Request Timeout", 413: "Content Too Large", 416: "Range Not Satisfiable",
-    429: "Too Many Requests", 500: "Internal Server Error", 502: "Bad Gateway", 503: "Service Unavailable",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class ServerLimits:
     heartbeat_s: float = 1.0
     """How often an asker hears that its answer is still being waited for; well below any asker's stall_s."""
     stall_s: float = 30.0
-    """An asker that neither finishes its request nor takes bytes for so long is dropped."""
+    """An asker that has not finished its request after so long, or takes next to nothing of an answer, is dropped."""
     idle_s: float = 120.0
     connections_max: int = CONNECTIONS_MAX
     bytes_per_s: float = 0.0
@@ -95,6 +92,8 @@ class HttpServer:
         self.sent = Sent()
         self.draining = False
         self.pace = Pace(self.limits.bytes_per_s)
+        self.answers: set[asyncio.Task[None]] = set()
+        """Those under way, of connections that were dropped too: each holds a lease until it ends."""
         self._connections: set[_Connection] = set()
         self._listener: socket.socket | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -133,16 +132,14 @@ class HttpServer:
         for connection in list(self._connections):
             if not connection.busy:
                 connection.close()
-        tasks = {c.task for c in self._connections if c.task is not None}
-        if tasks and drain_s > 0:
-            await asyncio.wait(tasks, timeout=drain_s)
+        if self.answers and drain_s > 0:
+            await asyncio.wait(self.answers, timeout=drain_s)
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in list(self._connections):
             connection.close()
-        tasks = {t for t in tasks if not t.done()}
-        if tasks:
-            await asyncio.wait(tasks)
+        if self.answers:
+            await asyncio.wait(self.answers)
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -183,13 +180,15 @@ class _Connection:
         self._buffer = bytearray()
         self._writable: asyncio.Future[None] | None = None
         self.task: asyncio.Task[None] | None = None
-        self._moved_at = self._loop.time()
+        self._asked_at = self._marked_at = self._loop.time()
+        """When its request began to come, or its last answer ended; and when its answer was last looked at."""
         self._closed = False
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._shaking_hands = self._tls is not None
         self._reading, self._writing = True, False
         self._beating: asyncio.TimerHandle | None = None
-        self._out = 0
+        self._out = self._taken = 0
+        """How much went out of files, and how much of anything since the answer was last looked at."""
         self._loop.add_reader(self._fd, self._on_readable)
 
     @property
@@ -198,9 +197,11 @@ class _Connection:
 
     def check(self, now: float) -> None:
         limits = self._server.limits
-        idle = not self.busy and not self._buffer
-        waiting_for_us = self.busy and self._writable is None
-        if not waiting_for_us and now - self._moved_at > (limits.idle_s if idle else limits.stall_s):
+        if not self.busy:
+            late = now - self._asked_at > (limits.stall_s if self._buffer else limits.idle_s)
+        elif late := self._writable is not None and now - self._marked_at > limits.stall_s:  # Else it waits for us.
+            late, self._marked_at, self._taken = self._taken < LEAST_BYTES, now, 0
+        if late:
             self.close()
 
     def close(self) -> None:
@@ -233,7 +234,8 @@ class _Connection:
         if not data:
             self.close()
             return
-        self._moved_at = self._loop.time()
+        if not self._buffer:
+            self._asked_at = self._loop.time()
         self._buffer += data
         if self.busy:
             if len(self._buffer) > HEAD_BYTES_MAX:  # It sends faster than it is answered: stop listening for now.
@@ -262,9 +264,11 @@ class _Connection:
         body = bytes(self._buffer[end + 4 : end + 4 + length])
         del self._buffer[: end + 4 + length]
         self.task = self._loop.create_task(self._answer(request, body))
+        self._server.answers.add(self.task)
+        self.task.add_done_callback(self._server.answers.discard)
 
     def _refuse(self, status: int, why: str) -> None:
-        head = response_bytes(status, REASONS[status], [("content-length", "0"), ("connection", "close")])
+        head = response_bytes(status, HTTPStatus(status).phrase, [("content-length", "0"), ("connection", "close")])
         with contextlib.suppress(OSError):
             self._sock.send(head)
         self._server.sent.by_status[status] += 1
@@ -291,7 +295,7 @@ class _Connection:
             self._refuse(500, "a defect")
             keep = False
         self._stop_beating()
-        self.task = None
+        self.task, self._asked_at = None, self._loop.time()
         if not keep:
             self.close()
         elif not self._closed:
@@ -320,11 +324,12 @@ class _Connection:
 
     async def _send(self, request: Request, response: Response, keep: bool) -> None:
         before = self._out
+        self._marked_at, self._taken = self._loop.time(), 0
         try:
             headers = [("content-length", str(response.length)), *response.headers]
             if not keep:
                 headers.append(("connection", "close"))
-            head = response_bytes(response.status, REASONS.get(response.status, "Status"), headers)
+            head = response_bytes(response.status, HTTPStatus(response.status).phrase, headers)
             self._server.sent.requests += 1
             self._server.sent.by_status[response.status] += 1
             if request.method == "HEAD":
@@ -356,7 +361,7 @@ class _Connection:
             at += size
             turn += size
             self._out += size
-            self._moved_at = self._loop.time()
+            self._taken += size
             sent.bytes_total += size
             sent.bytes_by_asker[asker] += size
             if pace.bytes_per_s > 0:
@@ -374,7 +379,7 @@ class _Connection:
                 await self._until_writable()
                 continue
             view = view[size:]
-            self._moved_at = self._loop.time()
+            self._taken += size
 
     async def _until_writable(self) -> None:
         if self._closed:

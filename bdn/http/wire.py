@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, cast
 
 from bdn.errors import BdnError, SourceDown, SourceSilent
 from bdn.http.head import HEAD_BYTES_MAX, BadMessage, Head, parse_head
@@ -17,12 +17,12 @@ from bdn.http.head import HEAD_BYTES_MAX, BadMessage, Head, parse_head
 BUFFER_BYTES = 256 << 10
 HEADS_BYTES = 16 << 10  # Read with a head at most, so that the body's rest can land without a copy.
 WORDS_BYTES_MAX = 64 << 10  # Of an answer that is not the one asked for: enough for an error's XML, no more.
+LEAST_BYTES = 4 << 10  # Of a body, within stall_s: a source that brings less only keeps the connection.
 CONNECT_S = 3.0  # A dead node must not cost the time of a slow one.
 
 Write = Callable[[memoryview], None]
 
 
-@runtime_checkable
 class Landing(Protocol):
     """A sink that may have memory to read the socket into: no buffer of ours between."""
 
@@ -65,6 +65,8 @@ class Wire(asyncio.BufferedProtocol):
         self._no_body = False
         self._answered = False
         self._moved_at = 0.0
+        self._marked_at, self._marked_left = 0.0, 0
+        """When the body was last looked at, and how much of it was to come then."""
 
     @property
     def usable(self) -> bool:
@@ -80,7 +82,8 @@ class Wire(asyncio.BufferedProtocol):
     ) -> tuple[Head, bytes]:
         """The response's head, and its body where the receiver did not take it.
 
-        Raises SourceSilent after `stall_s` without a byte (an interim 102 counts as one), SourceDown when the other
+        Raises SourceSilent after `stall_s` without a byte (an interim 102 counts as one) or with next to nothing of a
+        body that has begun, SourceDown when the other
         side hangs up or speaks something else, and whatever the receiver raises.
         """
         if self._transport is None or self._done is not None:
@@ -112,11 +115,19 @@ class Wire(asyncio.BufferedProtocol):
             self._transport = None
 
     def _watch(self, stall_s: float) -> None:
-        quiet = 0.0 if self._held else self._loop.time() - self._moved_at
-        if quiet >= stall_s:
+        now = self._loop.time()
+        quiet = 0.0 if self._held else now - self._moved_at
+        if quiet >= stall_s or self._drips(now, stall_s):
             self._fail(SourceSilent(self.name, stall_s))
         else:
             self._watcher = self._loop.call_later(stall_s - quiet, self._watch, stall_s)
+
+    def _drips(self, now: float, stall_s: float) -> bool:
+        """Whether a body has begun and hardly moves: a byte now and then is no life sign."""
+        if self._head is None or self._held or now - self._marked_at < stall_s:
+            return False
+        brought, self._marked_at, self._marked_left = self._marked_left - self._left, now, self._left
+        return brought < LEAST_BYTES
 
     def _fail(self, why: BaseException) -> None:
         if self._done is not None and not self._done.done():
@@ -184,6 +195,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def _resume(self) -> None:
         self._held, self._moved_at = False, self._loop.time()
+        self._marked_at, self._marked_left = self._moved_at, self._left
         if self.usable and self._transport is not None:
             self._transport.resume_reading()
 
@@ -218,7 +230,8 @@ class Wire(asyncio.BufferedProtocol):
         self._write = self._receiver.begin(head)
         if self._write is None and length > WORDS_BYTES_MAX:
             raise BadMessage(f"status {head.status} with a body of {length} bytes")
-        self._left = length
+        self._left = self._marked_left = length
+        self._marked_at = self._loop.time()
         self._landing = self._receiver.landing() if self._write is not None else None
 
     def _take_body(self, view: memoryview) -> None:
@@ -246,4 +259,6 @@ async def connect(name: str, host: str, port: int, buffer: memoryview, tls: ssl.
         raise SourceDown(name, f"TLS failed: {why.reason or why}") from why
     except OSError as why:
         raise SourceDown(name, why.strerror or str(why)) from why
+    except (ValueError, OverflowError) as why:  # A host that cannot be one, such as a name of 64 letters and no dot.
+        raise SourceDown(name, f"{host[:80]!r} is no address: {why}") from why
     return wire

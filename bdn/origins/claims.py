@@ -14,20 +14,21 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import unquote
 
 from bdn.addresses import split_address
 from bdn.digest import Digest
-from bdn.errors import BdnError, Invalid, SourceDown, Usage
-from bdn.origins.s3 import REGION, place, s3_error
+from bdn.errors import Invalid, SourceDown, Usage
+from bdn.origins.s3 import REGION, botocore_credentials, place
+from bdn.origins.s3_requests import S3Requests, sent_to
+from bdn.origins.sigv4 import Credentials
 from bdn.ports import Claimed, Claims
 from bdn.sinks import disk_error
 
 CLAIM_BYTES_MAX = 4096
+CONNECTIONS = 8  # As many as reads of the origin may be under way.
 LOST_MAX = 4  # Looks at a claim that vanishes or changes between two requests, before the origin counts as down.
 HINT = "strict mode writes claims: name an s3:// origin or a directory, with the right to write below claims/"
 
@@ -93,82 +94,38 @@ class DirectoryClaims:
 
 
 class S3Claims:
-    """Claims in a bucket, through boto3 in threads: a small request beside each chunk's large one."""
+    """Claims in a bucket, by our own requests in threads: a small one beside each chunk's large one."""
 
-    def __init__(self, url: str, *, endpoint: str = "", region: str = "", client: Any = None) -> None:
-        self._place = place(url, endpoint, region or REGION)
-        self._endpoint, self._region, self._client = endpoint, region, client
+    def __init__(self, url: str, *, endpoint: str = "", region: str = "", keys: Credentials | None = None) -> None:
+        self.name = place(url, endpoint, region or REGION).name
+        find = botocore_credentials() if keys is None else lambda: keys
+        self._requests = S3Requests(url, endpoint, region or REGION, find, CONNECTIONS)
 
     async def take(self, chunk: Digest, holder: str, *, replace: Claimed | None = None) -> Claimed:
-        return await asyncio.to_thread(self._typed, lambda: self._take(chunk, holder, replace))
+        return await asyncio.to_thread(self._typed, chunk, holder, replace)
 
     async def close(self) -> None:
-        if self._client is not None:
-            await asyncio.to_thread(self._client.close)
+        self._requests.close()
 
-    def _take(self, chunk: Digest, holder: str, replace: Claimed | None) -> Claimed:
-        from botocore.exceptions import ClientError
-
-        key = f"claims/{chunk.hex[:2]}/{chunk.hex}"
-        where = {"Bucket": self._place.bucket, "Key": f"{self._place.prefix}/{key}" if self._place.prefix else key}
-        condition = {"IfNoneMatch": "*"} if replace is None else {"IfMatch": replace.mark}
-        for _ in range(LOST_MAX):
-            try:
-                done = self._client.put_object(**where, Body=_body(holder), **condition)
-                return Claimed(holder, 0.0, done["ETag"], fresh=True)
-            except ClientError as why:
-                status = why.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-                if status == 501:
-                    what = "this S3 service knows no conditional writes"
-                    raise Invalid(what, where=self._place.name, hint=HINT) from None
-                if status not in (404, 409, 412):  # 404: what was to be replaced is gone.
-                    raise
-            found = self._look(where)
-            if found is not None:
-                return found
-            condition = {"IfNoneMatch": "*"}
-        raise SourceDown(self._place.name, "its claims change faster than they can be read")
-
-    def _look(self, where: dict[str, str]) -> Claimed | None:
-        from botocore.exceptions import ClientError
-
+    def _typed(self, chunk: Digest, holder: str, replace: Claimed | None) -> Claimed:
         try:
-            answer = self._client.get_object(**where)
-        except ClientError as why:
-            if why.response.get("Error", {}).get("Code") in ("NoSuchKey", "404"):
-                return None
+            with sent_to(self.name):
+                return self._take(f"claims/{chunk.hex[:2]}/{chunk.hex}", holder, replace)
+        except Invalid as why:
+            why.hint = HINT
             raise
-        now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
-        age_s = max(0.0, (now - answer["LastModified"]).total_seconds())
-        return Claimed(_holder(answer["Body"].read(CLAIM_BYTES_MAX)), age_s, answer["ETag"])
 
-    def _typed(self, work: Callable[[], Claimed]) -> Claimed:
-        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
-
-        try:
-            if self._client is None:
-                import boto3
-                from botocore.config import Config
-
-                style = {"addressing_style": "path"} if self._endpoint else {}
-                self._client = boto3.client(
-                    "s3", endpoint_url=self._endpoint or None, region_name=self._region or REGION,
-                    config=Config(connect_timeout=5, read_timeout=10, s3=style),
-                )  # fmt: skip
-            return work()
-        except NoCredentialsError:
-            raise Invalid("no credentials to write claims with", where=self._place.name, hint=HINT) from None
-        except ClientError as why:
-            raise self._error(why) from None
-        except (BotoCoreError, OSError) as why:
-            raise SourceDown(self._place.name, (str(why).splitlines() or [type(why).__name__])[0]) from None
-
-    def _error(self, why: Any) -> BdnError:
-        status = why.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        error = s3_error(status, str(why.response.get("Error", {}).get("Code", "")), self._place)
-        if isinstance(error, Invalid):
-            error.hint = HINT
-        return error
+    def _take(self, key: str, holder: str, replace: Claimed | None) -> Claimed:
+        condition = ("if-none-match", "*") if replace is None else ("if-match", replace.mark)
+        for _ in range(LOST_MAX):
+            mark = self._requests.swap(key, _body(holder), condition)
+            if mark is not None:
+                return Claimed(holder, 0.0, mark, fresh=True)
+            found = self._requests.get(key, CLAIM_BYTES_MAX)
+            if found is not None:
+                return Claimed(_holder(found.body), found.age_s, found.etag)
+            condition = ("if-none-match", "*")  # What was to be replaced is gone.
+        raise SourceDown(self.name, "its claims change faster than they can be read")
 
 
 def _body(holder: str) -> bytes:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from bdn.digest import Digest
-from bdn.errors import BdnError, Corrupt, Invalid, Missing, SourceDown
+from bdn.errors import BdnError, Corrupt, Invalid, Missing, SourceDown, SourceSilent
 from bdn.manifest import Chunk
 from bdn.origins.directory import checked_document
 from bdn.origins.layout import (
@@ -29,12 +29,13 @@ from bdn.origins.layout import (
     write_pointer,
 )
 from bdn.origins.s3 import REGION, botocore_credentials, place, s3_error
-from bdn.origins.s3_requests import S3Requests
+from bdn.origins.s3_requests import CONNECT_S, READ_S, NoConditions, S3Requests, sent_to
 from bdn.origins.sigv4 import Credentials
 from bdn.ports import TagEntry
 
 CONNECTIONS = 32
 ATTEMPTS, ATTEMPTS_FIRST = 8, 3  # Fewer until the service has once answered: its address may just be wrong.
+SILENCES = 2  # A service that takes a request and says nothing has been waited for READ_S each time.
 BACKOFF_S, BACKOFF_S_MAX = 0.25, 20.0
 Answer = TypeVar("Answer")
 
@@ -42,12 +43,17 @@ Answer = TypeVar("Answer")
 class S3Writer:
     """An `OriginWriter` on a bucket. Without `keys` the credentials are found where every AWS tool finds them."""
 
-    def __init__(self, url: str, *, endpoint: str = "", region: str = "", keys: Credentials | None = None) -> None:
+    def __init__(
+        self, url: str, *, endpoint: str = "", region: str = "", keys: Credentials | None = None,
+        connect_s: float = CONNECT_S, read_s: float = READ_S,
+    ) -> None:  # fmt: skip
         self._place = place(url, endpoint, region or REGION)
         self.name = self._place.name
         self._endpoint, self._region, self._keys = endpoint, region, keys
         self._find = botocore_credentials() if keys is None else lambda: keys
-        self._requests = S3Requests(url, endpoint, region or REGION, self._needed, CONNECTIONS)
+        self._requests = S3Requests(
+            url, endpoint, region or REGION, self._needed, CONNECTIONS, connect_s=connect_s, read_s=read_s
+        )
         # Not the loop's own pool: reading and hashing have that, and it is a few threads on a small machine.
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="s3")
         self._answered = False
@@ -81,29 +87,30 @@ class S3Writer:
         found = await self._patiently(self._requests.get, document_key(digest), bytes_max)
         if found is None:
             raise Missing(f"manifest document {digest.short} is not there", where=self.name)
-        return checked_document(found[0], digest, self.name)
+        return checked_document(found.body, digest, self.name)
 
     async def read_tag(self, name: str, tag: str) -> Digest:
         found = await self._patiently(self._requests.get, tag_key(name, tag), TAG_BYTES_MAX)
         if found is None:
             raise Missing(f"there is no {name}:{tag}", where=self.name, hint="list what is there with `bdn ls`")
-        return read_pointer(found[0], f"{self.name}/{tag_key(name, tag)}")
+        return read_pointer(found.body, f"{self.name}/{tag_key(name, tag)}")
 
     async def move_tag(self, name: str, tag: str, manifest: Digest, *, expect: Digest | None) -> None:
         key = tag_key(name, tag)
         found = await self._patiently(self._requests.get, key, TAG_BYTES_MAX)
         now = None
         with contextlib.suppress(Corrupt):  # A damaged tag points to nothing, and this is how it is repaired.
-            now = None if found is None else read_pointer(found[0], key)
-        condition = ("if-none-match", "*") if found is None else ("if-match", found[1])
+            now = None if found is None else read_pointer(found.body, key)
+        condition = ("if-none-match", "*") if found is None else ("if-match", found.etag)
         if now == expect:
-            swapped = await self._patiently(self._requests.swap, key, write_pointer(manifest), condition)
-            if swapped is None:
+            try:
+                swapped = await self._patiently(self._requests.swap, key, write_pointer(manifest), condition)
+            except NoConditions:
                 self.compares_and_swaps = False
-                await self._patiently(self._requests.put, key, write_pointer(manifest))
+                return await self._patiently(self._requests.put, key, write_pointer(manifest))
             # An answer may have been lost and the question asked again: then the tag is where it should be.
-            if swapped is not False or await self._points_to(name, tag) == manifest:
-                return
+            if swapped is not None or await self._points_to(name, tag) == manifest:
+                return None
         raise Invalid(
             f"{name}:{tag} was moved by another writer meanwhile",
             where=self.name,
@@ -134,7 +141,7 @@ class S3Writer:
 
     async def recall(self, what: Digest) -> Digest | None:
         found = await self._patiently(self._requests.get, mirrored_key(what), TAG_BYTES_MAX)
-        return None if found is None else read_pointer(found[0], mirrored_key(what))
+        return None if found is None else read_pointer(found.body, mirrored_key(what))
 
     async def remember(self, what: Digest, manifest: Digest) -> None:
         await self._patiently(self._requests.put, mirrored_key(what), write_pointer(manifest))
@@ -144,13 +151,17 @@ class S3Writer:
         self._requests.close()
 
     async def _patiently(self, work: Callable[..., Answer], *args: object) -> Answer:
-        """Again after each temporary refusal, up to `ATTEMPTS` times in all."""
-        attempt = 0
+        """Again after each temporary refusal, up to `ATTEMPTS` times in all, and once after a silence."""
+        attempt = silences = 0
         while True:
             try:
                 answer = await self._do(work, *args)
                 self._answered = True
                 return answer
+            except SourceSilent:
+                silences += 1
+                if silences >= SILENCES:
+                    raise
             except SourceDown as why:
                 attempt += 1
                 self._answered = self._answered or why.retry_after_s is not None
@@ -165,15 +176,13 @@ class S3Writer:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._typed, work, *args)
 
     def _typed(self, work: Callable[..., Answer], *args: object) -> Answer:
-        from botocore.exceptions import BotoCoreError, ClientError
-        from urllib3.exceptions import HTTPError  # What ends in the middle of a body: botocore is no longer there.
+        from botocore.exceptions import ClientError
 
         try:
-            return work(*args)
+            with sent_to(self.name, self._requests.read_s):
+                return work(*args)
         except ClientError as why:
             raise self._error(why) from None
-        except (BotoCoreError, HTTPError, OSError) as why:
-            raise SourceDown(self.name, (str(why).splitlines() or [type(why).__name__])[0]) from None
 
     def _error(self, why: Any) -> BdnError:
         return s3_error(_status(why), str(why.response.get("Error", {}).get("Code", "")), self._place)
@@ -193,7 +202,7 @@ def _client(endpoint: str, region: str, keys: Credentials | None) -> Any:
     from botocore.config import Config
 
     config = Config(
-        retries={"mode": "adaptive", "max_attempts": ATTEMPTS},
+        retries={"mode": "adaptive", "max_attempts": ATTEMPTS_FIRST},  # It only lists, and counts silences as well.
         max_pool_connections=CONNECTIONS,
         connect_timeout=5,
         read_timeout=60,

@@ -53,7 +53,8 @@ def check(kind: str, field: str, value: object, where: str) -> None:
         return
     low, high = BOUNDS.get(f"{kind}.{field}") or KINDS.get(kind, (-inf, inf))
     if not low <= value <= high or abs(value) == inf:
-        raise Usage(f"must be {low:g} to {high:g}, not {value:g}" if high < inf else f"not {value:g}", where=where)
+        shown = f"{value:g}" if abs(value) < 1e300 else "that"
+        raise Usage(f"must be {low:g} to {high:g}, not {shown}" if high < inf else f"not {shown}", where=where)
 
 
 def check_node(count: int, number: int, where: str) -> None:

@@ -53,6 +53,10 @@ class Pipe:
             self._arm()
         return carried
 
+    def carried_since(self, began: float) -> float:
+        """How many bytes of a transfer that began here at this virtual time have come through. Changes nothing."""
+        return self._v + (self._loop._now - self._t) * self._speed() - began
+
     def set_rate(self, rate: float) -> None:
         self._advance()
         self.rate = rate
@@ -109,6 +113,14 @@ class Transfer:
         """Whole bytes that came through every pipe, once it is over."""
         self._left = len(pipes)
         self._began: list[float | None] = [pipe.enter(self, i) for i, pipe in enumerate(pipes)]
+
+    @property
+    def so_far(self) -> int:
+        """Whole bytes that have come through every pipe until now."""
+        if self.over:
+            return self.came
+        began = zip(self._pipes, self._began, strict=True)
+        return int(min(self.size, *(pipe.carried_since(at) for pipe, at in began if at is not None)))
 
     def passed(self, index: int) -> None:
         self._began[index] = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from bdn.clock import LoopClock
 from bdn.delivery import Delivered, Delivery
@@ -58,6 +58,7 @@ class MemoryStore:
         self._models: dict[Digest, tuple[Manifest, set[Digest]]] = {}
         self._published: dict[Digest, str] = {}
         self.open_sinks = 0
+        self.rechecked: Counter[Digest] = Counter()
         self.hot: set[Digest] = set()
         """What it was told that others are about to ask for."""
 
@@ -102,6 +103,16 @@ class MemoryStore:
 
     def models(self) -> Iterable[Digest]:
         return tuple(self._models)
+
+    async def recheck(self, digest: Digest) -> Mapping[Digest, bool]:
+        self.rechecked[digest] += 1
+        if Digest.of(self.bytes[digest]) == digest:
+            return {}
+        del self.bytes[digest]
+        models = [m for m, (_, there) in self._models.items() if digest in there]
+        for manifest in models:
+            self._models[manifest][1].discard(digest)
+        return {manifest: self._published.pop(manifest, None) is not None for manifest in models}
 
 
 class CountingOrigin:
@@ -178,7 +189,11 @@ class MemoryPeers:
         self._cluster.asked[(self._me, node.name)] += 1
         other = await self._reach(node, stall_s)
         lease = await other.answer(chunk.digest, ask)
-        body = self._cluster.stores[node.name].bytes[chunk.digest]
+        body = self._cluster.stores[node.name].bytes.get(chunk.digest)
+        if body is None:
+            lease.close(0)
+            other.missed(chunk.digest)
+            raise ChunkMissing(chunk.digest, source=node.name)
         try:
             await asyncio.sleep(self._cluster.slow.get(node.name, 0.001))
             await self._reach(node, stall_s)
@@ -191,7 +206,9 @@ class MemoryPeers:
         return (await self._reach(node, stall_s)).probe(chunks, ask)
 
     async def tell(self, node: Node, topic: str, body: bytes, *, stall_s: float) -> bytes:
-        return await (await self._reach(node, stall_s)).told(topic, body)
+        answer = await (await self._reach(node, stall_s)).told(topic, body)
+        await asyncio.sleep(self._cluster.late())
+        return answer
 
     async def _reach(self, node: Node, stall_s: float) -> Resolver:
         await asyncio.sleep(0.0001)
@@ -215,12 +232,14 @@ class Cluster:
         coordinate: bool = True,
         claims: Claims | None = None,
     ) -> None:
-        self.roster = Roster(tuple(Node(n) for n in names))
+        self.roster = Roster(tuple(Node(n, n) for n in names))
         self.origin, self.limits, self.clock = origin, limits, LoopClock()
         self.down: set[str] = set()
         self.silent: set[str] = set()
         self.corrupt: set[str] = set()
         self.slow: dict[str, float] = {}
+        self.late: Callable[[], float] = lambda: 0.0
+        """How long the next answer to a message is on its way."""
         self.asked: Counter[tuple[str, str]] = Counter()
         self.probes: Counter[tuple[str, str]] = Counter()
         self.views = {n: MemoryMembership(self.roster) for n in names}

@@ -73,6 +73,7 @@ class Figures:
     busiest_upload_ratio: float
     median_s: float
     p95_s: float
+    started: int
     finished: int
     failed: int
 
@@ -88,6 +89,7 @@ class Figures:
             busiest_upload_ratio=round(max(ups) / mean, 3) if mean else 0.0,
             median_s=round(_at(took, 0.5), 4),
             p95_s=round(_at(took, 0.95), 4),
+            started=len(outcome.started),
             finished=len(took),
             failed=len(outcome.failed) + outcome.unfinished,
         )
@@ -108,6 +110,7 @@ def report(scenario: Scenario, seed: int, ours: Outcome, rivals: dict[str, Outco
         "bound_seconds": round(bound, 4),
         "avoidable_origin_reads": len(ours.world.origin.avoidable),
         "bytes_by_tier": {t.value: ours.world.trace.carried[t] for t in (Tier.PEER, Tier.ORIGIN)},
+        "zones": scenario.nodes.zones,
         "cross_zone_copies": round(ours.world.cross_zone_bytes / model, 4),
         "coordinator_messages": ours.world.told_messages,
         "coordinator_bytes": ours.world.told_bytes,
@@ -115,21 +118,29 @@ def report(scenario: Scenario, seed: int, ours: Outcome, rivals: dict[str, Outco
         "alternatives": {name: Figures.of(outcome, bound).json for name, outcome in rivals.items()},
         "trace_digest": ours.world.trace.digest(),
     }
+    late = [f for f in scenario.faults if f.at_s > ours.ended_s]
+    result["after_the_end"] = [f"{f.kind} at {f.at_s:g} s: all was over at {ours.ended_s:.4g} s" for f in late]
     result["missed"] = missed(scenario.expect, result)
     return result
+
+
+FIGURES = (
+    "origin_copies", "ratio_to_bound", "busiest_upload_ratio", "cross_zone_copies", "median_s",
+    "avoidable_origin_reads", "failed",
+)  # fmt: skip
 
 
 def missed(expect: Expect, result: Mapping[str, object]) -> list[str]:
     """Each expectation that the run did not keep, and by how much. Empty: all were kept."""
     limits: list[tuple[str, object, float | None]] = [
         (name, result[name], getattr(expect, f"{name}_max"))
-        for name in ("origin_copies", "ratio_to_bound", "busiest_upload_ratio", "cross_zone_copies", "failed")
+        for name in FIGURES
     ]
     models = result["models"]
     assert isinstance(models, dict)
     for name, most in expect.model_seconds_max.items():
         limits.append((f"seconds of model {name}", models.get(name, {}).get("seconds"), most))
-    broken = []
+    broken = ["no pull came to its end"] if result["started"] and not result["finished"] else []
     for what, got, limit in limits:
         if limit is None:
             continue
@@ -152,7 +163,7 @@ def _by_model(scenario: Scenario, outcome: Outcome) -> dict[str, dict[str, float
 
 def table(result: dict[str, object]) -> str:
     """The report for people: one line per plan."""
-    rows = [("", "origin", "last node", "median", "x bound", "busiest up", "failed")]
+    rows = [("", "origin", "last node", "median", "x bound", "busiest up", "finished", "failed")]
     alternatives = result["alternatives"]
     assert isinstance(alternatives, dict)
     for name, figures in [("bdn", result), *alternatives.items()]:
@@ -160,11 +171,18 @@ def table(result: dict[str, object]) -> str:
             (
                 name, f"{figures['origin_copies']:.3f}x", f"{figures['seconds']:.2f} s", f"{figures['median_s']:.2f} s",
                 f"{figures['ratio_to_bound']:.2f}", f"{figures['busiest_upload_ratio']:.2f}x mean",
-                str(figures["failed"]),
+                f"{figures['finished']} of {figures['started']}", str(figures["failed"]),
             )
         )  # fmt: skip
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    models, late = result["models"], result["after_the_end"]
+    assert isinstance(models, dict) and isinstance(late, list)
+    if len(models) > 1:
+        lines += [f"model {name}: last of {m['finished']} after {m['seconds']:.2f} s" for name, m in models.items()]
+    if result["zones"] != 1:
+        lines.append(f"between zones {result['cross_zone_copies']:.3f} copies")
+    lines += [f"of no effect: {what}" for what in late]
     return "\n".join([*lines, f"lower bound {result['bound_seconds']} s, trace {str(result['trace_digest'])[:16]}"])
 
 

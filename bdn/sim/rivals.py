@@ -85,7 +85,7 @@ class _Shared:
             await get(sink)
             await machine.store.admit(rollout.manifests[model])
             sink.restart()
-            sink.received = chunk.size
+            sink.arrived(chunk.size)
             await machine.store.commit(rollout.manifests[model].digest, sink)
         except BaseException as why:
             del self._flights[key]

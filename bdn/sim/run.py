@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +26,8 @@ from bdn.sim.scenario import Fault, Model, Scenario
 from bdn.sim.world import Machine, SimMembership, SimPeers, World
 from bdn.window import Window
 
+WATCHED_S = 0.05  # Simulated: a large run takes seconds of real time for as much.
+
 
 @dataclass
 class Outcome:
@@ -39,6 +41,8 @@ class Outcome:
     """(node, model) -> when."""
     failed: dict[tuple[int, int], str] = field(default_factory=dict)
     models: tuple[Manifest, ...] = ()
+    ended_s: float = 0.0
+    """When the run was over, in simulated seconds."""
     unfinished: int = 0
     """Pulls that had not ended, or not even begun, when the run was given up after `time_s_max`."""
     lost_pulls: int = 0
@@ -103,6 +107,8 @@ class Rollout:
         self._gone: set[int] = set()
         """Nodes that died for good."""
         self._pending = 0
+        self.watch: Callable[[Rollout], None] | None = None
+        """Called every `WATCHED_S` simulated seconds; it changes nothing."""
         self._all_done = asyncio.Event()
 
     def chance(self, purpose: str) -> random.Random:
@@ -128,13 +134,20 @@ class Rollout:
         for fault in s.faults:
             self._plan_fault(fault)
         self.loop.call_at(s.time_s_max, self._all_done.set)
+        if self.watch is not None:
+            self._look()
         if self._pending:
             await self._all_done.wait()
-        self.outcome.unfinished = self._pending
+        self.outcome.unfinished, self.outcome.ended_s = self._pending, self.loop.time()
         for machine in self.world.machines:
             if machine.resolver is not None:
                 self.outcome.ledgers.setdefault(machine.name, machine.resolver.ledger)
         return self.outcome
+
+    def _look(self) -> None:
+        assert self.watch is not None
+        self.watch(self)
+        self.loop.call_later(WATCHED_S, self._look)
 
     # -- members --
 
@@ -153,7 +166,7 @@ class Rollout:
         found = self._rosters.get(key)
         if found is None:
             machines = self.world.machines
-            nodes = (Node(machines[i].name, zone=machines[i].zone, ready=ready) for i, ready in key)
+            nodes = (Node(m.name, m.name, zone=m.zone, ready=ready) for m, ready in ((machines[i], r) for i, r in key))
             found = self._rosters[key] = Roster(tuple(nodes), epoch=len(self._rosters) + 1)
         return found
 
@@ -309,17 +322,24 @@ class Ours:
         await delivery.run()
 
 
-def simulate(scenario: Scenario, seed: int, plan: Plan | None = None, manifests: Sequence[Manifest] = ()) -> Outcome:
+def simulate(
+    scenario: Scenario,
+    seed: int,
+    plan: Plan | None = None,
+    manifests: Sequence[Manifest] = (),
+    watch: Callable[[Rollout], None] | None = None,
+) -> Outcome:
     """Run a scenario in simulated time with one plan (ours by default).
 
     manifests: real ones in place of the scenario's models, so that every chunk has the owner that it has in reality.
     """
     loop = SimLoop()  # type: ignore[abstract]
-    return loop.run(_main(scenario, seed, plan or Ours(), loop, manifests))
+    return loop.run(_main(Rollout(scenario, seed, plan or Ours(), loop, manifests), watch))
 
 
-async def _main(scenario: Scenario, seed: int, plan: Plan, loop: SimLoop, manifests: Sequence[Manifest]) -> Outcome:
-    outcome = await Rollout(scenario, seed, plan, loop, manifests).run()
+async def _main(rollout: Rollout, watch: Callable[[Rollout], None] | None) -> Outcome:
+    rollout.watch = watch
+    outcome, loop = await rollout.run(), rollout.loop
     if loop.errors:
         raise AssertionError(f"an error nobody looked at: {loop.errors[0]}")
     return outcome

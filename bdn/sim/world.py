@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -50,16 +50,26 @@ class Trace:
 
 
 class SimSink:
-    __slots__ = ("_good", "chunk", "received")
+    __slots__ = ("_good", "_received", "chunk", "coming")
 
     def __init__(self, chunk: Chunk) -> None:
-        self.chunk, self.received, self._good = chunk, 0, True
+        self.chunk, self._received, self._good = chunk, 0, True
+        self.coming: Transfer | None = None
+        """What fills it now."""
+
+    @property
+    def received(self) -> int:
+        """While bytes come as well: who looks after a slow source must see that they do."""
+        return self._received if self.coming is None else self.coming.so_far
+
+    def arrived(self, size: int) -> None:
+        self.coming, self._received = None, size
 
     def write(self, piece: memoryview | bytes) -> None:
         raise AssertionError("the simulator moves no bytes")
 
     def restart(self) -> None:
-        self.received, self._good = 0, True
+        self._received, self._good = 0, True
 
     def spoil(self) -> None:
         self._good = False
@@ -117,6 +127,9 @@ class SimStore:
 
     def models(self) -> Iterable[Digest]:
         return tuple(self._models)
+
+    async def recheck(self, digest: Digest) -> Mapping[Digest, bool]:
+        return {}  # A liar's disk is sound; what it sends is not.
 
 
 class SimMembership:
@@ -204,12 +217,12 @@ class World:
         to.transfers[transfer] = source
         if source is not None:
             source.transfers[transfer] = source
-        sink.received = 1
+        sink.coming = transfer
         try:
             await transfer.done
-            sink.received = chunk.size
+            sink.arrived(chunk.size)
         except BaseException:
-            sink.received = transfer.abort(None)
+            sink.arrived(transfer.abort(None))
             raise
         finally:
             to.transfers.pop(transfer, None)

@@ -59,17 +59,19 @@ class DirectoryUpstream:
         buffer = bytearray(_PIECE_BYTES)
         view = memoryview(buffer)
         try:
-            descriptor = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_NOFOLLOW)
+            # What has become a pipe since it was listed must not be waited for.
+            descriptor = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as why:
             raise Invalid(f"cannot read {path}: {why.strerror}", hint="check its owner and mode") from None
         at = offset
         try:
+            before = _state(descriptor)
             while at < file.size:
                 count = await asyncio.to_thread(os.preadv, descriptor, [view[: file.size - at]], at)
-                if count == 0:
-                    raise Corrupt(f"{path} became shorter while it was read", hint="mirror it again when it rests")
-                yield view[:count]
                 at += count
+                if not count or before[0] != file.size or (at == file.size and _state(descriptor) != before):
+                    raise Corrupt(f"{path} changed while it was read", hint="mirror it again when it rests")
+                yield view[:count]
         except OSError as why:
             raise Invalid(f"cannot read {path}: {why.strerror}") from None
         finally:
@@ -77,3 +79,9 @@ class DirectoryUpstream:
 
     async def close(self) -> None:
         pass
+
+
+def _state(descriptor: int) -> tuple[int, int]:
+    """What every write to a file changes: half of an old file and half of a new one are no model."""
+    found = os.fstat(descriptor)
+    return found.st_size, found.st_mtime_ns

@@ -70,6 +70,7 @@ class ScriptedAnswerer:
         self.refuse, self.gate = refuse, gate
         self.asks: list[Ask] = []
         self.sent: list[int] = []
+        self.gone: list[Digest] = []
         self.cancelled = asyncio.Event()
         self.asked = asyncio.Event()
         self.holdings: dict[Digest, Holding] = {}
@@ -86,6 +87,9 @@ class ScriptedAnswerer:
         if self.refuse is not None:
             raise self.refuse
         return Lease(self)
+
+    def missed(self, digest: Digest) -> None:
+        self.gone.append(digest)
 
     def probe(self, digests: Sequence[Digest], ask: Ask) -> tuple[Holding, ...]:
         return tuple(self.holdings.get(d, Holding.LACKS) for d in digests)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bdn.cli.status import _text
 from bdn.client import AgentClient
 from bdn.digest import Digest
 from bdn.errors import BdnError, Corrupt, Down, Invalid, Missing, Usage
@@ -128,10 +129,38 @@ def test_health_and_metrics_are_served_to_probes(tmp_path: Path) -> None:
         for page, word in (("livez", b"ok"), ("readyz", b"ready")):
             with urllib.request.urlopen(f"{base}/{page}", timeout=10) as answer:
                 assert word in answer.read()
-        with urllib.request.urlopen(f"{base}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
+        text = metrics(node.port)
         assert f'bdn_bytes_total{{tier="origin"}} {float(m.manifest.unique_bytes)!r}' in text
         assert 'bdn_pulls_total{outcome="ready"} 1.0' in text and 'bdn_models{state="complete"} 1.0' in text
+
+
+def metrics(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_a_member_of_a_fixed_list_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
+    with agent(tmp_path / "one") as one:
+        peers = (f"one=127.0.0.1:{one.port}", f"gone=127.0.0.1:{free_ports(1)[0]}")
+        with agent(tmp_path / "two", name="two", peers=peers) as two:
+            members = {m["name"]: m for m in status(two.socket)["members"]}
+            assert {n: m["ready"] for n, m in members.items()} == {"one": True, "two": True, "gone": False}
+            assert members["gone"]["reached"] is False
+            assert "3 members, no answer from gone\n" in _text(status(two.socket))
+
+
+def test_an_origin_that_is_down_is_asked_for_a_tag_until_its_patience_is_over(tmp_path: Path) -> None:
+    nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
+    states: list[str] = []
+
+    async def ask(socket: Path) -> None:
+        async with AgentClient(socket) as client:
+            async for state in client.pull("voice"):
+                states.append(state["state"])
+
+    with agent(tmp_path / "store", nobody, origin_patience_s=2.0) as node, pytest.raises(Down, match="unreachable"):
+        asyncio.run(ask(node.socket))
+    assert states and set(states) == {"looking up"}, "the client hears that its agent is alive"
 
 
 def failure(socket: Path, ref: str) -> BdnError:
@@ -193,10 +222,46 @@ def test_a_damaged_store_is_found_and_the_next_pull_heals_it(tmp_path: Path) -> 
             file.seek(100)
             file.write(b"\0flipped\0")
         assert len(asyncio.run(verify(node.socket))) == 1
+        assert "bdn_store_bad_chunks_total 1.0" in metrics(node.port)
         healed = Path(pulled(node.socket)["path"]) / "model.safetensors"
         assert healed.read_bytes() == m.files["model.safetensors"]
         with pytest.raises(BdnError, match="not on this node"):
             asyncio.run(_verify_other(node.socket))
+
+
+def test_a_node_that_sent_a_bad_chunk_is_told_and_heals_by_itself(tmp_path: Path) -> None:
+    m = model(big_bytes=4_000_000)
+    origin = at_origin(tmp_path / "origin", m)
+    ports = dict(zip("ab", free_ports(2), strict=True))
+    peers = tuple(f"{n}=127.0.0.1:{p}" for n, p in ports.items())
+    with ExitStack() as stack:
+        a, b = (
+            stack.enter_context(agent(tmp_path / n, origin, name=n, port=ports[n], peers=peers)) for n in "ab"
+        )  # fmt: skip
+        file = Path(pulled(a.socket)["path"]) / "model.safetensors"
+        with open(file, "r+b") as damaged:
+            damaged.seek(2_000_000)
+            damaged.write(b"XXXX")
+        came = pulled(b.socket)
+        bad = next(
+            c for c in m.chunks for p in m.manifest.placements[c.digest]
+            if p.path == file.name and p.file_offset <= 2_000_000 < p.file_offset + p.size
+        )  # fmt: skip
+        assert came["bytes_by_tier"] == {"peer": m.manifest.unique_bytes - bad.size, "origin": bad.size}
+        assert asyncio.run(_until_ready(a.socket))["bytes_by_tier"]["peer"] == bad.size
+        assert file.read_bytes() == m.files[file.name]
+        assert "bdn_store_bad_chunks_total 1.0" in metrics(a.port)
+        assert 'bdn_corrupt_chunks_total{source="a"} 1.0' in metrics(b.port)
+
+
+async def _until_ready(socket: Path) -> dict[str, Any]:
+    """The account once the second pull, which nobody asked for, is done."""
+    async with AgentClient(socket) as client:
+        while True:
+            now = await client.status()
+            if now["bytes_by_tier"]["peer"] and now["models"][0]["path"]:
+                return now
+            await asyncio.sleep(0.02)
 
 
 async def _verify_other(socket: Path) -> None:

@@ -38,7 +38,8 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(argv: list[str], capsy
 
 def test_a_full_disk_is_told_in_sizes_one_can_read_and_for_any_place() -> None:
     line = str(errors.DiskFull("/x", 1_500_000, 512))
-    assert line == "not enough space: 1.50 MB needed, 512 B free (/x): free space there, or choose another place"
+    hint = "free space there, or choose another place; what was verified stays"
+    assert line == f"not enough space: 1.50 MB needed, 512 B free (/x): {hint}"
     assert "2.00 GB needed, 1.00 kB free" in str(errors.DiskFull("/x", 2 * 10**9, 1000))
 
 

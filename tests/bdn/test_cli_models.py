@@ -126,7 +126,7 @@ def test_names_outlive_the_agent_and_damage_is_found_after_it(origin: str, tmp_p
         with open(weights, "r+b") as file:
             file.write(b"\0flipped\0")
         code, line = fails(capsys, "verify", "a-model", *at)
-        assert code == 3 and "went bad on disk" in line
+        assert code == 3 and "went bad on disk, with bytes of config.json, model.safetensors, sub/vocab.txt" in line
         _, out, _ = run(capsys, "status", *at)
         assert "incomplete" in out and "pulling" not in out, "nothing pulls it"
     with agent(tmp_path / "store"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -13,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from bdn import cli
+from bdn.digest import Digest
+from bdn.direct import pull_into
+from bdn.errors import DiskFull
 from bdn.inspection import lay_out
+from bdn.manifest import Chunk, Extent, File, Manifest
+from bdn.policy import Limits
+from bdn.sim.memory import CountingOrigin
 from bdn.sim.memory import model as in_memory
 from tests.bdn.node import agent
 from tests.bdn.test_cli_models import Capture, fails, run
@@ -165,6 +172,17 @@ def test_a_pull_cut_off_says_where_it_left_what_came_and_the_next_goes_on(
     chunk.write_bytes(body)
     assert run(capsys, *argv)[0] == 0
     assert not kept.exists(), "and nothing is left beside it"
+
+
+def test_a_pull_for_which_there_is_no_space_leaves_nothing(tmp_path: Path) -> None:
+    digest = Digest.of(b"x")
+    chunk_bytes, count = 64 << 20, 1 << 20
+    huge = File("x", chunk_bytes * count, 0o644, digest, (Extent(Chunk(digest, chunk_bytes), 0, chunk_bytes),) * count)
+    with pytest.raises(DiskFull):
+        asyncio.run(
+            pull_into(Manifest((huge,)), CountingOrigin({}), tmp_path / "x", limits=Limits(), progress=lambda _: None)
+        )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_copy_sweeps_away_what_a_killed_one_has_left_but_not_one_at_work(tmp_path: Path) -> None:

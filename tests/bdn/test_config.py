@@ -50,6 +50,15 @@ def test_sizes_are_written_with_units_or_as_bytes() -> None:
     assert config.load(AgentSettings, given, {}, {}).upload_bytes_per_s == 100e6, "rates are sizes a second"
 
 
+def test_help_and_errors_write_sizes_as_a_person_would() -> None:
+    parser = argparse.ArgumentParser()
+    config.add_flags(parser, MirrorSettings)
+    assert "default: 192MiB" in " ".join(parser.format_help().split())
+    with pytest.raises(Usage) as why:
+        config.load(MirrorSettings, flags("--mirror-window-bytes", "1MiB", group=MirrorSettings), {}, {})
+    assert "32MiB to 64GiB" in str(why.value.hint)
+
+
 def test_lists_are_comma_separated_in_text_and_lists_in_the_file() -> None:
     want = ("a=h:1", "b=h:2")
     assert config.load(AgentSettings, flags("--peers", "a=h:1, b=h:2"), {}, {}).peers == want

@@ -62,7 +62,8 @@ def test_a_300_mb_model_costs_one_copy_cold_and_none_warm(large: Path, tmp_path:
     assert len(r["agents"]) == 4 and all(a["state"] == "ready" for a in r["agents"])
     size = r["model"]["bytes"]
     moved = r["cold"]["bytes_by_tier"]
-    assert moved["origin"] + moved["peer"] == 4 * size, "the origin's own count and the nodes' ledgers agree"
+    wasted = sum(sum(node["wasted_by_tier"].values()) for node in r["agents"])  # On a busy machine a peer may be late.
+    assert moved["origin"] + moved["peer"] == 4 * size + wasted, "the origin's own count and the nodes' ledgers agree"
     for node in (*r["agents"], *r["warm"]["agents"]):
         # A chunk fetched for another node and then found here counts for this node's own tier a second time.
         came = {source: n for source, n in node["bytes_by_source"].items() if source != node["name"]}

@@ -83,22 +83,25 @@ def test_a_body_lies_in_its_file_at_any_alignment(
     run(work())
 
 
-def test_a_pull_that_nobody_asks_goes_round_in_few_blocks(tmp_path: Path) -> None:
-    """What is touched anew costs more than the rest of the path together."""
+def test_memory_goes_round_in_the_way_that_costs_less(tmp_path: Path) -> None:
+    """Each full block's cost is told; which of the ways is cheaper is for `blocks` to find."""
+
+    told: list[float] = []
+
+    class Telling(Arena):
+        def filled(self, block: int, seconds: float) -> None:
+            told.append(seconds)
 
     async def work() -> None:
-        arena, body, used = Arena(0, 64, BLOCK), random.Random(0).randbytes(BLOCK), set()
-        for n in range(64):
-            sink = make(tmp_path / f"file-{n}", body, arena)
-            receive(sink, body, BLOCK)
-            await sink.quiet()
-            sink.settled = True
-            sink.close()
-            block = arena.take()
-            assert block is not None
-            used.add(block)
-            arena.give_back([block])
-        assert len(used) == 1
+        arena = Telling(0, 8, BLOCK)
+        body = random.Random(0).randbytes(3 * BLOCK)
+        sink = make(tmp_path / "file", body, arena, base=100)
+        receive(sink, body, 999)
+        await sink.quiet()
+        assert len(told) == 2, "the first block is short of what lies before it, the last of what is missing behind"
+        assert all(seconds > 0 for seconds in told)
+        sink.settled = True
+        sink.close()
         arena.close()
 
     run(work())

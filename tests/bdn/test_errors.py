@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
+import pytest
+
 from bdn.errors import Missing, SourceDown
+from bdn.sinks import disk_error
 
 
 def test_a_line_says_what_where_and_what_next() -> None:
@@ -12,3 +18,14 @@ def test_a_line_says_what_where_and_what_next() -> None:
 
 def test_a_place_that_the_words_name_is_not_said_again() -> None:
     assert str(SourceDown("http://o:1", "refused")) == "http://o:1 is unreachable: refused"
+
+
+@pytest.mark.parametrize(("number", "said"), [
+    (errno.ENOSPC, "not enough space"), (errno.EDQUOT, "not enough space"), (errno.EIO, "the disk failed"),
+    (errno.EACCES, "cannot write"), (errno.EROFS, "cannot write"),
+])  # fmt: skip
+def test_whatever_the_disk_says_in_the_middle_of_a_pull_comes_with_a_next_step(
+    number: int, said: str, tmp_path: Path
+) -> None:
+    error = disk_error(OSError(number, "as the kernel words it"), str(tmp_path / "file"), 0)
+    assert said in str(error) and error.hint and str(error).endswith(error.hint) and "0 B needed" not in str(error)

@@ -15,6 +15,7 @@ import uvloop
 from bdn.digest import Digest
 from bdn.errors import Busy, ChunkMissing, Corrupt, Invalid, ShortRead, SourceDown, SourceSilent
 from bdn.http.client import PeerClient
+from bdn.http.head import Head
 from bdn.http.peer import PeerServer
 from bdn.http.server import ServerLimits
 from bdn.manifest import Chunk
@@ -46,14 +47,18 @@ async def node(answerer: ScriptedAnswerer, shelf: FileShelf | None = None, **lim
 
 
 @asynccontextmanager
-async def rogue(reply: bytes, *, then_close: bool = False) -> AsyncIterator[Node]:
-    """A peer that answers every request with these bytes, right or wrong."""
+async def rogue(reply: bytes, *, then_close: bool = False, drip_s: float = 0.0) -> AsyncIterator[Node]:
+    """A peer that answers every request with these bytes, right or wrong; drip_s: and then a byte now and then."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while await reader.readuntil(b"\r\n\r\n"):
                 writer.write(reply)
                 await writer.drain()
+                while drip_s:
+                    await asyncio.sleep(drip_s)
+                    writer.write(b"x")
+                    await writer.drain()
                 if then_close:
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -123,7 +128,7 @@ def test_a_chunk_that_left_the_shelf_is_missing_and_its_lease_is_closed(run: Run
         async with node(answerer, FileShelf([])) as (client, peer, _):
             with pytest.raises(ChunkMissing):
                 await client.fetch_into(peer, CHUNK, ASK, MemorySink(CHUNK), stall_s=5)
-        assert answerer.sent == [0]
+        assert answerer.sent == [0] and answerer.gone == [CHUNK.digest], "others must not be sent here for it"
 
     run(work())
 
@@ -178,13 +183,24 @@ def test_probe_and_tell(run: Run) -> None:
     run(work())
 
 
-def test_a_node_that_is_not_there_is_down_at_once(run: Run) -> None:
+@pytest.mark.parametrize(
+    ("host", "port"), [("127.0.0.1", 9), ("", 0), ("127.0.0.1", 99_999), ("x" * 64, 9), ("a..b", 9), ("\0", 9)]
+)
+def test_a_node_that_is_not_there_is_down_at_once(run: Run, host: str, port: int) -> None:
     async def work() -> None:
         client = PeerClient()
         with pytest.raises(SourceDown):
-            await client.fetch_into(Node("gone", "127.0.0.1", 9), CHUNK, ASK, MemorySink(CHUNK), stall_s=5)
+            await client.fetch_into(Node("gone", host, port), CHUNK, ASK, MemorySink(CHUNK), stall_s=5)
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0.5", 0.5), ("-3", 0.0), ("1e99", 3600.0), ("inf", 3600.0), ("nan", None), ("soon", None), ("", None)],
+)
+def test_how_long_to_wait_is_a_number_with_an_end(text: str, seconds: float | None) -> None:
+    assert Head(429, {"retry-after": text}, True).retry_after_s == seconds
 
 
 def head(*lines: str) -> bytes:
@@ -232,6 +248,37 @@ def test_a_body_cut_short_by_a_hang_up_is_down_and_the_next_try_starts_over() ->
         await client.close()
 
     uvloop.run(work())
+
+
+WHOLE = head("x-bdn: 1", f"content-length: {len(BODY)}") + BODY
+BEGINS = WHOLE.index(BODY)
+
+
+@pytest.mark.parametrize("at", [0, 1, 9, 15, 17, 22, BEGINS - 4, BEGINS - 1, BEGINS, BEGINS + 1, len(WHOLE) - 1])
+def test_wherever_a_connection_breaks_the_source_is_down_and_the_next_try_is_whole(run: Run, at: int) -> None:
+    async def work() -> None:
+        client, sink = PeerClient(), MemorySink(CHUNK)
+        async with rogue(b"HTTP/1.1 102 Processing\r\n\r\n" + WHOLE[:at], then_close=True) as peer:
+            with pytest.raises(SourceDown):
+                await client.fetch_into(peer, CHUNK, ASK, sink, stall_s=5)
+        async with rogue(WHOLE) as peer:
+            await client.fetch_into(peer, CHUNK, ASK, sink, stall_s=5)
+        assert bytes(sink.data) == BODY
+        await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("begun", [0, 1000, 50_000], ids=str)
+def test_a_source_that_drips_is_left_as_a_silent_one_is(run: Run, begun: int) -> None:
+    async def work() -> None:
+        client, sink = PeerClient(), MemorySink(CHUNK)
+        async with rogue(head(f"content-length: {len(BODY)}") + BODY[:begun], drip_s=0.02) as peer:
+            with pytest.raises(SourceSilent):
+                await asyncio.wait_for(client.fetch_into(peer, CHUNK, ASK, sink, stall_s=0.2), 20)
+        await client.close()
+
+    run(work())
 
 
 def test_a_kept_connection_that_was_closed_meanwhile_is_replaced() -> None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bdn.digest import Digest
 from bdn.errors import Invalid
@@ -86,6 +91,45 @@ def test_two_entries_that_cannot_both_exist_are_refused(one: str, two: str) -> N
 def test_a_symlink_out_of_the_model_is_refused(target: str) -> None:
     with pytest.raises(Invalid):
         Manifest((whole("f", b"x"),), symlinks=(Symlink("d/l", target),))
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"a/b/up": "../..", "z": "a/b/up/../etc/passwd"},  # Two deep by its text, none by where it leads.
+        {"a/b/up": "../..", "z": "a/b/up/f/../../x"},
+        {"a/l": "../d", "z": "./a/./l/.."},
+        {"l": "d", "m": "l", "z": "m/.."},
+    ],
+)
+def test_no_symlink_gets_out_through_another(links: dict[str, str]) -> None:
+    with pytest.raises(Invalid, match="after another link"):
+        Manifest((whole("f", b"x"),), symlinks=tuple(Symlink(p, t) for p, t in links.items()))
+
+
+LINKS = st.sampled_from(["l", "m", "d/l", "d/m", "d/e/l"])
+TARGETS = st.lists(st.sampled_from(["..", ".", "d", "e", "l", "m", "f"]), min_size=1, max_size=6).map("/".join)
+
+
+@given(st.dictionaries(LINKS, TARGETS, max_size=5))
+def test_wherever_accepted_symlinks_lead_it_is_inside(links: dict[str, str]) -> None:
+    """The twin makes them on a disk and asks the kernel's way of following them."""
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place).resolve() / "above" / "model"
+        (root / "d" / "e").mkdir(parents=True)
+        for path, target in links.items():
+            os.symlink(target, root / path)
+        try:
+            Manifest((), symlinks=tuple(Symlink(p, t) for p, t in links.items()))
+        except Invalid:
+            return
+        for path in links:
+            assert Path(os.path.realpath(root / path)).is_relative_to(root), links
+
+
+def test_a_symlink_may_lead_through_another() -> None:
+    links = (Symlink("a/b/up", "../.."), Symlink("z", "a/b/up/f"), Symlink("y", "a/b/../../f"), Symlink("d", "nowhere"))
+    assert Manifest((whole("f", b"x"),), symlinks=links).symlinks == links
 
 
 def test_a_second_encoding_of_the_same_content_is_refused() -> None:

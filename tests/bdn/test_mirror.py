@@ -252,6 +252,11 @@ def test_unsafe_paths_are_refused_before_a_byte_is_read(tmp_path: Path) -> None:
         with pytest.raises(Invalid, match="unsafe path"):
             await mirror(upstream, DirectoryWriter(tmp_path), PLAN)
         assert upstream.bytes_read == 0
+        upstream = MemoryUpstream({"a": b"x" * 10})
+        upstream.links["l"] = "../a"
+        with pytest.raises(Invalid, match="outside the model"):
+            await mirror(upstream, DirectoryWriter(tmp_path), PLAN)
+        assert upstream.bytes_read == 0
 
     asyncio.run(work())
 

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from bdn.digest import Digest
 from bdn.errors import DiskFull, Invalid
 from bdn.manifest import Chunk, Extent, File, Manifest
 from bdn.nvme import NvmeStore
+from bdn.nvme_model import ModelOnDisk
 from bdn.same_disk import sharable
 from bdn.sinks import PAGE, SinkChoice, past_the_cache
 from tests.bdn.models import Model, cut, model
@@ -128,6 +130,25 @@ def test_a_whole_file_of_a_complete_model_is_linked_and_never_written_through(tm
         sink.write(b"garbage")
         store.discard(sink)
         same_files(str(first), a)
+        store.close()
+
+    asyncio.run(work())
+
+
+def test_a_chunk_read_back_is_kept_while_it_is_right_and_forgotten_once_it_is_not(tmp_path: Path) -> None:
+    async def work() -> None:
+        store, m = NvmeStore(tmp_path), model()
+        await fill(store, m)
+        where = Path(await store.publish(m.manifest.digest))
+        for chunk in m.chunks:
+            assert await store.recheck(chunk.digest) == {}
+        assert store.published(m.manifest.digest) and not store.bad_chunks
+        flip(where / "model.safetensors")
+        lost = [c for c in m.chunks if await store.recheck(c.digest) == {m.manifest.digest: True}]
+        assert len(lost) == store.bad_chunks == 1 and not store.has(lost[0].digest)
+        assert await store.recheck(lost[0].digest) == {} and store.published(m.manifest.digest) is None
+        await fill(store, m, tuple(lost))
+        same_files(await store.publish(m.manifest.digest), m)
         store.close()
 
     asyncio.run(work())
@@ -309,6 +330,54 @@ def test_a_model_deleted_behind_the_store_is_not_published_and_comes_again(tmp_p
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("harm", ["delete", "shorten", "delete all", "delete a link"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_model_that_lost_files_is_whole_after_its_next_pull(tmp_path: Path, harm: str, restart: bool) -> None:
+    async def work() -> None:
+        store, m, other = NvmeStore(tmp_path), model(), model(extra="changed")
+        for each in (m, other):
+            await fill(store, each)
+            await store.publish(each.manifest.digest)
+        place = Path(str(store.published(m.manifest.digest)))
+        largest = max(m.manifest.files, key=lambda f: f.size)
+        if harm == "delete a link":
+            (place / m.manifest.symlinks[0].path).unlink()
+        elif harm == "shorten":
+            private = (place / largest.path).read_bytes()[:-1]
+            (place / largest.path).unlink()
+            (place / largest.path).write_bytes(private)
+        else:
+            for file in m.manifest.files if harm == "delete all" else [largest]:
+                (place / file.path).unlink()
+        if restart:
+            store.close()
+            store = NvmeStore(tmp_path)
+        await fill(store, m)  # Admits it first, as every pull does.
+        same_files(await store.publish(m.manifest.digest), m)
+        assert await store.verify(m.manifest.digest) == await store.verify(other.manifest.digest) == ()
+        store.close()
+
+    asyncio.run(work())
+
+
+def test_a_link_that_two_threads_break_at_once_leaves_one_file(tmp_path: Path) -> None:
+    store, m = NvmeStore(tmp_path), model()
+
+    async def begin() -> ModelOnDisk:
+        await store.admit(m.manifest)
+        return store._models[m.manifest.digest]
+
+    on_disk, path = asyncio.run(begin()), tmp_path / "shared"
+    path.write_bytes(bytes(1 << 20))
+    os.link(path, tmp_path / "other")
+    with ThreadPoolExecutor(8) as threads:
+        fds = list(threads.map(lambda _: on_disk._open_own(path), range(8)))
+    assert {os.fstat(fd).st_ino for fd in fds} == {path.stat().st_ino} != {(tmp_path / "other").stat().st_ino}
+    for fd in fds:
+        os.close(fd)
+    store.close()
+
+
 def test_a_removed_model_leaves_nothing_and_frees_no_other(tmp_path: Path) -> None:
     async def work() -> None:
         store, a, b = NvmeStore(tmp_path), model(), model(extra="changed")
@@ -357,9 +426,15 @@ def test_neighbours_that_share_a_page_do_not_harm_each_other(tmp_path: Path) -> 
 
 
 def test_large_models_go_past_the_page_cache_and_small_ones_where_memory_is_short() -> None:
-    mb, plenty = 1 << 20, 1 << 40
-    assert past_the_cache(SinkChoice.AUTO, 256 * mb, plenty)
-    assert not past_the_cache(SinkChoice.AUTO, 255 * mb, plenty)
-    assert past_the_cache(SinkChoice.AUTO, 255 * mb, 500 * mb)
-    assert past_the_cache(SinkChoice.DIRECT, 1, plenty)
-    assert not past_the_cache(SinkChoice.BUFFERED, 1 << 40, 0)
+    mb = 1 << 20
+    assert not past_the_cache(SinkChoice.AUTO, 255 * mb, lambda: 1 << 40)
+    assert past_the_cache(SinkChoice.AUTO, 255 * mb, lambda: 500 * mb)
+
+
+def test_memory_is_not_asked_about_where_it_changes_nothing() -> None:
+    def asked() -> int:
+        raise AssertionError("read from /proc for each chunk of a large model")
+
+    assert past_the_cache(SinkChoice.AUTO, 256 << 20, asked)
+    assert past_the_cache(SinkChoice.DIRECT, 1, asked)
+    assert not past_the_cache(SinkChoice.BUFFERED, 1 << 40, asked)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bdn.errors import BdnError, ChunkCorrupt, ChunkMissing, Invalid, SourceDown
-from bdn.hedge import Pace
+from bdn.hedge import Inflow
 from bdn.holders import Bits, Report
 from bdn.manifest import Chunk
 from bdn.policy import Limits, OriginUse
@@ -88,18 +88,23 @@ def test_many_callers_on_one_node_share_one_fetch_and_cancelling_one_leaves_the_
     run(main())
 
 
-def test_when_the_last_caller_goes_the_fetch_stops_and_its_sink_is_given_back() -> None:
+def test_when_the_last_caller_goes_the_fetch_stops_but_a_read_of_the_origin_goes_to_its_end() -> None:
+    """Others may have been sent to the node that reads: stopping would have the chunk read twice."""
+
     async def main() -> None:
         c = cluster()
-        owner, *_ = await all_join(c)
+        owner, asker, *_ = await all_join(c)
         c.origin.gate = asyncio.Event()
-        caller = asyncio.ensure_future(obtain(c, owner))
+        caller = asyncio.ensure_future(obtain(c, asker))
         await c.clock.sleep(1)
+        assert c.stores[owner].open_sinks == c.stores[asker].open_sinks == c.origin.active == 1
         caller.cancel()
         await c.clock.sleep(1)
-        assert not c.stores[owner].open_sinks and not c.origin.active
+        assert not c.stores[asker].open_sinks and c.origin.active == 1
         c.origin.gate.set()
-        assert await obtain(c, owner) == (Tier.ORIGIN, "origin")
+        await c.clock.sleep(1)
+        assert not c.stores[owner].open_sinks and not c.origin.active
+        assert await obtain(c, asker) == (Tier.PEER, owner) and c.origin.reads[CHUNK.digest] == 1
 
     run(main())
 
@@ -284,12 +289,16 @@ def test_forbidding_the_origin_fails_rather_than_falls_back() -> None:
         for n in c.resolvers:
             await c.stores[n].admit(ONE)
             c.resolvers[n].join(ONE, OriginUse.FORBID)
-        owner, second, *_ = c.ranked(CHUNK.digest)
+        owner, second, third, last = c.ranked(CHUNK.digest)
         with pytest.raises(BdnError, match="forbids the origin"):
             await obtain(c, owner)
         assert not c.origin.reads
         c.stores[second].bytes[CHUNK.digest] = BYTES[CHUNK.digest]
         assert await obtain(c, owner) == (Tier.PEER, second)
+        c.down.update((owner, second, third))
+        with pytest.raises(BdnError) as why:
+            await obtain(c, last)
+        assert "unreachable" in str(why.value) and "--origin-use" in str(why.value), "and what to do about it"
 
     run(main())
 
@@ -403,10 +412,20 @@ async def obtain_from(c: Cluster, source: str, name: str) -> None:
 def test_late_is_several_times_the_usual_with_much_of_it_still_to_come(
     usual_s: float, waited_s: float, received: int, late: bool
 ) -> None:
-    pace = Pace()
+    inflow = Inflow()
     if usual_s:
-        pace.took(usual_s)
-    assert pace.late(waited_s, received, 100) is late
+        inflow.took(usual_s, 100)
+    assert inflow.late(waited_s, received, 100, coming=1) is late
+
+
+@pytest.mark.parametrize(("received", "late"), [(400, False), (100, True)])
+def test_nobody_is_late_where_all_come_slowly_but_one_is_who_sends_less_than_its_share(
+    received: int, late: bool
+) -> None:
+    inflow = Inflow()
+    inflow.look(0.0, 0)
+    inflow.look(1.0, 8 * 400)
+    assert inflow.late(1.0, received, 1000, coming=8) is late, "an eighth of what comes is done after 2.5 s"
 
 
 def test_what_is_known_of_a_node_that_left_is_forgotten_with_the_next_view() -> None:
@@ -417,11 +436,11 @@ def test_what_is_known_of_a_node_that_left_is_forgotten_with_the_next_view() -> 
         c.stores[owner].bytes[CHUNK.digest] = BYTES[CHUNK.digest]
         await obtain(c, last)
         standing = c.resolvers[last].standing
-        assert standing.down(owner, c.clock.now())
+        assert standing.distrusted(CHUNK.digest, c.clock.now()) == [owner]
         c.views[last].roster = Roster(tuple(Node(n) for n in (second, third, last)), epoch=9)
         del c.stores[last].bytes[CHUNK.digest]
         await obtain(c, last)
-        assert not standing.down(owner, c.clock.now()) and not standing.blamed
+        assert not standing.distrusted(CHUNK.digest, c.clock.now()) and not standing.blamed
         assert c.resolvers[last].ledger.corrupt_by_source[owner] == 1, "the account keeps the name"
 
     run(main())

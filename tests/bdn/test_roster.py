@@ -38,10 +38,18 @@ def test_a_terminating_node_owns_nothing() -> None:
     assert all(view.owner(c) == Node("a") for c in CHUNKS[:50])
 
 
-@pytest.mark.parametrize("spec", ["a", "a=", "a=h", "a=h:", "a=h:x", "=h:1", "a=h:0", "a=h:65536"])
+@pytest.mark.parametrize(
+    "spec",
+    ["a", "a=", "a=h", "a=h:", "a=h:x", "=h:1", "a=h:0", "a=h:65536", "a b=h:1", "ä=h:1", "a=h h:1", "a=h:²"],
+)
 def test_a_bad_node_is_named(spec: str) -> None:
     with pytest.raises(ValueError, match="not a node"):
         parse_nodes([spec])
+
+
+def test_two_nodes_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two nodes are called 'a'"):
+        parse_nodes(["a=h:1", "b=h:2", "a=h:3"])
 
 
 def test_nodes_are_parsed_with_zone_and_ipv6() -> None:

@@ -13,12 +13,14 @@ import pytest
 from bdn.digest import Digest
 from bdn.errors import Invalid, Usage
 from bdn.origins.claims import DirectoryClaims, OpenClaims, S3Claims, open_claims
+from bdn.origins.s3_requests import _age_s
+from bdn.origins.sigv4 import Credentials
 from bdn.ports import Claimed, Holding, Tier
 from bdn.roster import Node, Roster
 from bdn.sim.loop import run
 from bdn.sim.memory import Cluster, CountingOrigin, MemoryClaims, model
 from bdn.strict import LEASE_S, Move, after_claim
-from tests.servers import READER, S3Service
+from tests.servers import ADMIN, READER, S3Service
 
 MODEL, OBJECTS = model(40)
 ONE, BYTES = model(1)
@@ -91,7 +93,7 @@ def claims(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], OpenC
         return lambda: DirectoryClaims(tmp_path)
     s3: S3Service = request.getfixturevalue("s3")
     url = s3.place()
-    return lambda: S3Claims(url, endpoint=s3.endpoint, client=s3.client())
+    return lambda: S3Claims(url, endpoint=s3.endpoint, keys=Credentials(*ADMIN))
 
 
 def test_of_many_takers_one_gets_the_claim_and_of_many_replacers_one(claims: Callable[[], OpenClaims]) -> None:
@@ -120,12 +122,24 @@ def test_a_claim_grows_old_by_the_origins_clock(tmp_path: Path) -> None:
     assert 99 < asyncio.run(claims.take(D, "b")).age_s < 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "age_s"),
+    [({"date": "Tue, 01 Dec 2026 00:01:40 GMT", "last-modified": "Tue, 01 Dec 2026 00:00:00 GMT"}, 100.0),
+     ({"date": "Tue, 01 Dec 2026 00:00:00 GMT", "last-modified": "Tue, 01 Dec 2026 00:00:05 GMT"}, 0.0),
+     ({"date": "yesterday", "last-modified": "Tue, 01 Dec 2026 00:00:00 GMT"}, 0.0), ({}, 0.0)],
+)  # fmt: skip
+def test_a_claim_in_a_bucket_is_as_old_as_the_service_says_and_new_where_it_says_nothing(
+    headers: dict[str, str], age_s: float
+) -> None:
+    assert _age_s(headers) == age_s
+
+
 def test_where_claims_cannot_be_written_a_person_is_told_so(s3: S3Service) -> None:
     with pytest.raises(Usage, match="strict-origin"):
         open_claims("https://mirror.example/models")
 
     async def main() -> None:
-        claims = S3Claims(s3.place(), endpoint=s3.endpoint, client=s3.client(READER))
+        claims = S3Claims(s3.place(), endpoint=s3.endpoint, keys=Credentials(*READER))
         with pytest.raises(Invalid, match="claims"):
             await claims.take(D, "a")
         await claims.close()

@@ -13,7 +13,7 @@ from bdn.throttle import READS_ADDED, READS_AT_FIRST, Throttle
 MB = 1_000_000
 
 
-@pytest.mark.parametrize(("share", "slots"), [(1.0, 8), (1 / 16, 4), (1 / 50, 1), (0.0, 1)])
+@pytest.mark.parametrize(("share", "slots"), [(1.0, 8), (1 / 4, 4), (1 / 50, 1), (0.0, 1)])
 def test_a_burst_starts_with_so_many_reads_in_all_and_every_node_with_at_least_one(share: float, slots: int) -> None:
     throttle = Throttle(8)
     throttle.begin(share)
@@ -31,18 +31,38 @@ def test_many_nodes_together_add_few_reads_in_a_round_and_one_alone_adds_many() 
     assert after_one_round(1) == 7, "to its own most"
 
 
+def test_a_few_nodes_double_their_reads_while_each_is_as_fast_and_no_further_once_they_take_from_one_another() -> None:
+    def slots(nodes: int, rounds: int, *, enough_for: float = 1e9) -> list[int]:
+        """Of one of several nodes, before each round. enough_for: reads of a node that the origin can feed."""
+        throttle, found = Throttle(8), []
+        throttle.begin(1 / nodes)
+        for _ in range(rounds):
+            found.append(throttle.slots)
+            seconds = 0.1 * max(1.0, throttle.slots / enough_for)
+            for _ in range(throttle.slots):
+                throttle.done(8 * MB, seconds, 1 / nodes)
+        return found
+
+    assert slots(8, 5) == [2, 4, 8, 8, 8]
+    assert slots(50, 3) == [1, 1, 1], "as many as fill the origin at once"
+    assert set(slots(8, 12, enough_for=2.0)[2:]) <= {2, 3, 4, 5}
+    assert slots(8, 3, enough_for=1.0) == [2, 4, 2], "no fewer than at first"
+
+
 def test_reads_that_take_from_one_another_are_made_fewer_and_a_refusal_halves_them() -> None:
     throttle = Throttle(8)
-    throttle.begin(1.0)
+    throttle.begin(1 / 8)
+    for size in (2, 4):
+        assert throttle.slots == size
+        for _ in range(size):
+            throttle.done(8 * MB, 0.1, 1 / 8)
     for _ in range(8):
-        throttle.done(8 * MB, 0.1, 1.0)
-    for _ in range(8):
-        throttle.done(8 * MB, 0.4, 1.0)
-    assert throttle.slots == 7
+        throttle.done(8 * MB, 0.2, 1 / 8)
+    assert throttle.slots == 5, "0.55 of the best rate, which fades"
     throttle.refused(now=10.0, retry_after_s=2.0)
-    assert throttle.slots == 3 and throttle.pause_until == 12.0
+    assert throttle.slots == 2 and throttle.pause_until == 12.0
     throttle.begin(1.0)
-    assert throttle.slots == 3, "a refusal outlives the start"
+    assert throttle.slots == 2, "a refusal outlives the start"
 
 
 def test_the_origins_patience_counts_from_its_first_failure_and_bounds_what_it_asks_for() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -140,15 +141,53 @@ def test_a_directory_is_read_as_it_lies_and_named_without_its_place(tmp_path: Pa
     assert read_all(str(root)) == FILES
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_corrupt(tmp_path: Path) -> None:
+def shrink(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1])
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"5")
+
+
+def rewrite(path: Path) -> None:
+    path.write_bytes(bytes(len(path.read_bytes())))
+    os.utime(path, ns=(1, 1))  # Whatever the grain of the file system's clock.
+
+
+@pytest.mark.parametrize("change", [shrink, grow, rewrite])
+@pytest.mark.parametrize("when", ["listed", "begun"])
+def test_a_file_that_changes_while_it_is_read_is_corrupt(
+    tmp_path: Path, change: Callable[[Path], None], when: str
+) -> None:
+    (tmp_path / "a").write_bytes(b"1234" * 500_000)
+
+    async def work() -> None:
+        upstream = open_upstream(str(tmp_path), settings=MirrorSettings())
+        [file] = (await upstream.listing()).files
+        if when == "listed":
+            change(tmp_path / "a")
+        if (change, when) == (rewrite, "listed"):
+            assert sum([len(p) async for p in upstream.read(file)]) == file.size  # It is what it is now, whole.
+            return
+        pieces = upstream.read(file)
+        with pytest.raises(Corrupt, match="changed while it was read"):
+            await anext(pieces)
+            change(tmp_path / "a")
+            [p async for p in pieces]
+
+    asyncio.run(work())
+
+
+def test_what_became_a_pipe_since_it_was_listed_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1234")
 
     async def work() -> None:
         upstream = open_upstream(str(tmp_path), settings=MirrorSettings())
         [file] = (await upstream.listing()).files
-        (tmp_path / "a").write_bytes(b"1")
-        with pytest.raises(Corrupt, match="shorter"):
-            [p async for p in upstream.read(file)]
+        (tmp_path / "a").unlink()
+        os.mkfifo(tmp_path / "a")
+        with pytest.raises((Corrupt, Invalid)):
+            await asyncio.wait_for(anext(aiter(upstream.read(file))), 20)
 
     asyncio.run(work())
 

@@ -57,6 +57,23 @@ def test_an_aborted_transfer_counts_what_came_through_and_frees_its_share() -> N
     assert through in (49, 50) and abs(end - 2.0) < 1e-6
 
 
+def test_what_has_come_of_a_transfer_is_seen_while_it_runs_and_looking_changes_nothing() -> None:
+    sim = loop()
+
+    async def main() -> tuple[list[int], float]:
+        slow = Pipe(sim, "slow", 100.0)
+        one, seen = Transfer(sim, 200, [slow, Pipe(sim, "fast", 1000.0)]), []
+        Transfer(sim, 100, [slow])
+        for _ in range(3):
+            seen.append(one.so_far)
+            await asyncio.sleep(0.75)
+        await one.done
+        return [*seen, one.so_far], sim.time()
+
+    seen, end = sim.run(main())
+    assert seen == [0, 37, 75, 200] and abs(end - 3.0) < 1e-6
+
+
 def test_a_new_rate_holds_from_now_on() -> None:
     sim = loop()
 

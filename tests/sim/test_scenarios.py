@@ -155,6 +155,14 @@ def test_every_rival_finishes_and_reads_at_least_what_we_read() -> None:
     assert others["everyone_from_origin"]["origin_copies"] == 8.0
 
 
+def test_a_peer_that_sends_slowly_but_steadily_is_not_left_for_another() -> None:
+    # The link is what is slow: every chunk takes more than a second, whoever sends it.
+    nodes, model = Nodes(count=4, nic_gbit=0.4), Model(bytes=200_000_000, chunk_mib=8)
+    outcome = simulate(Scenario("slow-link", "", models=(model,), nodes=nodes, pulls=Pulls(warm=3)), 1)
+    assert sum(sum(ledger.wasted_by_tier.values()) for ledger in outcome.ledgers.values()) == 0
+    assert outcome.seconds < 1.1 * 200e6 / 50e6
+
+
 def test_a_small_pull_is_not_starved_by_a_large_one_and_preheat_yields_to_a_waiting_container() -> None:
     def done(*models: Model) -> dict[str, float]:
         outcome = simulate(Scenario("share", "", models, Nodes(count=6, nic_gbit=5.0)), 1)
