@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from runtime.step_cost import StepCost
+
 
 class Priority(IntEnum):
     """Higher is served first and may use the lanes that lower ones must leave free."""
@@ -17,35 +19,6 @@ class Priority(IntEnum):
     BATCH = 0
     NORMAL = 1
     HIGH = 2
-
-
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """Seconds of one step as a line: `fixed_s` for any step plus `lane_s` for each lane in it."""
-
-    fixed_s: float
-    lane_s: float
-
-    def of(self, lanes: int) -> float:
-        return self.fixed_s + self.lane_s * lanes if lanes else 0.0
-
-
-def fit_cost(samples: list[tuple[int, float]]) -> StepCost:
-    """The line through measured (lanes, seconds), never with a negative part, and never below what was measured.
-
-    The fixed part is then raised until no sample lies above the line: a capacity that is promised must hold in the
-    worst measured batch, not on average.
-    """
-    if not samples:
-        raise ValueError("no step was measured")
-    n = len(samples)
-    mean_x = sum(x for x, _ in samples) / n
-    mean_y = sum(y for _, y in samples) / n
-    spread = sum((x - mean_x) ** 2 for x, _ in samples)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in samples) / spread if spread else 0.0
-    slope = max(0.0, slope)
-    fixed = max(0.0, max(y - slope * x for x, y in samples))
-    return StepCost(fixed, slope)
 
 
 def capacity(cost: StepCost, *, frame_s: float, load_max: float, lanes: int, joining_s: float = 0.0) -> int:
@@ -140,7 +113,8 @@ class Admission:
             )
         wait = _bucket_wait(key, use, now)
         if wait > 0:
-            return Refusal("key_rate", f"this key may start {key.starts_per_minute} streams a minute", round(wait, 2))
+            many = f"this key may start {key.starts_per_minute} streams a minute, all at once or spread"
+            return Refusal("key_rate", many, round(wait, 2))
         free = self.capacity - self.active
         kept = self.reserve if rank is Priority.BATCH else 0
         if free <= kept:
@@ -159,11 +133,11 @@ class Admission:
 
 
 def _bucket_wait(key: KeyLimits, use: _KeyUse, now: float) -> float:
-    """Seconds until this key may start another stream. The bucket holds at most a tenth of a minute's starts."""
+    """Seconds until this key may start another stream. The bucket holds a minute's starts: all may come at once."""
     if not key.starts_per_minute:
         return 0.0
     rate = key.starts_per_minute / 60.0
-    depth = max(1.0, key.starts_per_minute / 10.0)
+    depth = float(key.starts_per_minute)
     if use.filled_at is None:
         use.tokens = depth
     else:

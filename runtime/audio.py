@@ -37,6 +37,10 @@ class StreamEncoder(Protocol):
     def sample_rate(self) -> int:
         """Rate of the encoded sound, in Hz."""
 
+    @property
+    def slow(self) -> bool:
+        """Whether a frame takes about a millisecond, and lets other threads run meanwhile, or a few microseconds."""
+
     def encode(self, frame: Samples) -> bytes:
         """The bytes that can go out now; headers come with the first ones. May be empty."""
 
@@ -49,7 +53,10 @@ class StreamEncoder(Protocol):
 
 def to_s16(samples: Samples) -> NDArray[np.int16]:
     """Signed 16-bit samples: rounded, and clipped rather than wrapped where the model overshoots."""
-    return np.asarray(np.rint(np.clip(samples, -1.0, 1.0) * 32767.0), dtype="<i2")
+    scaled = np.multiply(samples, np.float32(32767.0))  # in place from here on: this runs for every frame sent
+    np.clip(scaled, -32767.0, 32767.0, out=scaled)
+    np.rint(scaled, out=scaled)
+    return scaled.astype("<i2")
 
 
 def wav_header(sample_rate: int, data_bytes: int | None) -> bytes:
@@ -92,6 +99,8 @@ def resampler(rate_in: int, rate_out: int) -> Resampler:
 class RawEncoder:
     """Headerless samples: each piece resampled, then packed by `pack`."""
 
+    slow = False
+
     def __init__(self, content_type: str, sample_rate: int, rate_in: int, pack: Callable[[Samples], bytes]) -> None:
         self.content_type, self.sample_rate = content_type, sample_rate
         self._resampler = resampler(rate_in, sample_rate)
@@ -111,6 +120,7 @@ class WavEncoder:
     """RIFF/WAVE, s16le mono: a streaming header first, the true one from `final_header`."""
 
     content_type = "audio/wav"
+    slow = False
 
     def __init__(self, sample_rate: int, rate_in: int) -> None:
         self.sample_rate = sample_rate

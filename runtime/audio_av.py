@@ -47,9 +47,8 @@ class Resampler:
 
     def push(self, samples: Samples) -> Samples:
         if len(samples):
-            frame = _frame(samples, "flt", self._rate_in, self._pts)
+            self._graph.push(_frame(samples.astype(np.float32, copy=False), "flt", self._rate_in, self._pts))
             self._pts += len(samples)
-            self._graph.push(frame)
         return self._pulled(1)  # a frame in gives at most one out; asking again costs as much as the resampling
 
     def finish(self) -> Samples:
@@ -60,7 +59,8 @@ class Resampler:
         parts: list[NDArray[np.float32]] = []
         try:
             while len(parts) < at_most:
-                parts.append(self._pull().to_ndarray()[0])
+                frame = self._pull()
+                parts.append(np.frombuffer(frame.planes[0], np.float32, frame.samples))
         except (av.BlockingIOError, av.EOFError):
             pass
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.float32), *parts])
@@ -115,6 +115,8 @@ class _Drain:
 
 class LibavEncoder:
     """One compressed stream. Sound is cut into the codec's own block length; a rest waits for the next piece."""
+
+    slow = True
 
     def __init__(self, name: str, rate_in: int) -> None:
         self._recipe = recipe = RECIPES[name]
@@ -186,7 +188,9 @@ def _tick(rate: int) -> Fraction:
 
 
 def _frame(samples: NDArray[Any], sample_format: str, rate: int, pts: int) -> av.AudioFrame:
-    frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples[None]), format=sample_format, layout="mono")
+    frame = av.AudioFrame(sample_format, "mono", len(samples))
+    plane: Any = frame.planes[0]  # takes any buffer, declared as bytes
+    plane.update(np.ascontiguousarray(samples))
     frame.sample_rate, frame.pts, frame.time_base = rate, pts, _tick(rate)
     return frame
 

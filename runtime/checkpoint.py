@@ -22,7 +22,7 @@ from runtime.entries import EntryMaker, PlainFeed
 from runtime.errors import CheckpointInvalid, NameUnknown, SpecInvalid, SpeechError, Usage
 from runtime.graphs import CapturedStep, CompiledStep, EagerStep, MakeRunner
 from runtime.model import layout
-from runtime.model.codec import Codec, load_codec
+from runtime.model.codec import Codec, codebook_counts, load_codec
 from runtime.model.layout import SpeechModel
 from runtime.model_config import ModelConfig
 from runtime.port import StreamSpec, TextFeed
@@ -73,8 +73,10 @@ def load(
     if dtype not in DTYPES:
         raise NameUnknown("dtype", dtype, DTYPES)
     config = configs.read(directory)
-    if codebooks is not None and not 2 <= codebooks <= config.dep_q:
-        raise CheckpointInvalid("codebooks", f"must lie between 2 and {config.dep_q}, is {codebooks}")
+    made_of = codec_config(directory, config)
+    there = codebook_counts(made_of, config.dep_q)
+    if codebooks is not None and codebooks not in there:
+        raise SpecInvalid("codebooks", f"this checkpoint speaks {', '.join(map(str, there))}, not {codebooks}")
     chosen_rules(text_rules)  # a wrong name fails here, not at the first stream
     where = torch.device(device)
     if dtype == "int8" and where.type != "cpu":
@@ -88,7 +90,7 @@ def load(
         is_steady=is_steady,
     )  # fmt: skip
     codec = load_codec(
-        _tensors(directory / config.codec_file, where), codec_config(directory, config),
+        _tensors(directory / config.codec_file, where), made_of,
         n_q=model.depth.codebooks, device=where, is_steady=is_steady,
     )  # fmt: skip
     encode = _read_as(directory, config, _tokenizer(directory / config.tokenizer_file))

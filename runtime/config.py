@@ -50,6 +50,18 @@ class Setting:
     def env(self) -> str:
         return PREFIX + self.name.upper()
 
+    def written(self, value: object) -> str:
+        """A value as a person would write it: whole powers of two as sizes, lists with commas, nothing as nothing."""
+        if isinstance(value, tuple):
+            return ",".join(value)
+        if isinstance(value, bool):
+            return str(value).lower()
+        if self.unit == "bytes" and isinstance(value, int | float):
+            for suffix in ("GiB", "MiB", "KiB"):
+                if value >= SIZE_UNITS[suffix] and value % SIZE_UNITS[suffix] == 0:
+                    return f"{value / SIZE_UNITS[suffix]:g}{suffix}"
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
     def parse(self, text: object, where: str) -> object:
         """The value, within its bounds; Usage names the place it was written in."""
         try:
@@ -61,7 +73,8 @@ class Setting:
             low = float("-inf") if self.low is None else self.low
             high = float("inf") if self.high is None else self.high
             if not low <= value <= high:  # false for NaN too
-                raise Usage(f"{where} is out of bounds: {text}", f"allowed: {low:g} to {high:g} {self.unit}".rstrip())
+                bounds = " to ".join(self.written(b) for b in (self.low, self.high) if b is not None)
+                raise Usage(f"{where} is out of bounds: {text}", f"allowed: {bounds} {self.unit}".rstrip())
         if self.choices and value not in self.choices:
             raise Usage(f"{where} is unknown: {str(text)[:80]!r}", f"allowed: {', '.join(self.choices)}")
         if self.pattern and not re.fullmatch(self.pattern, str(value)):
@@ -133,7 +146,7 @@ class ModelSettings:
 class SpeechSettings:
     """How a stream speaks where it does not say so itself."""
 
-    voice: str = setting("", "a voice, or a mix such as anna:0.7+ben:0.3; empty means the first there is")
+    voice: str = setting("", "a voice, a mix (anna:0.7+ben:0.3), speakers by turns (anna,ben); empty: the first one")
     seed: int = setting(0, "which of the possible readings is spoken", low=0, high=2**63 - 1)
     temp: float = setting(-1.0, "temperature of the sound; 0 takes the likeliest; -1 the model's own", low=-1, high=4)
     text_temp: float = setting(-1.0, "temperature of the rhythm; -1 means that of the sound", low=-1, high=4)
@@ -228,15 +241,9 @@ def add_flags(parser: argparse.ArgumentParser, *groups: type) -> None:
         for s in settings_of(group):
             if not s.secret:
                 unit = f" [{s.unit}]" if s.unit else ""
-                words = f"{s.about}{unit} ({s.env}; default: {_shown(s.default)})".replace("%", "%%")
+                words = f"{s.about}{unit} ({s.env}; default: {s.written(s.default) or 'empty'})".replace("%", "%%")
                 bare: dict[str, Any] = {"nargs": "?", "const": "true"} if s.kind is bool else {}
                 section.add_argument(s.flag, dest=s.name, default=None, metavar=s.name.upper(), help=words, **bare)
-
-
-def _shown(default: object) -> str:
-    if isinstance(default, tuple):
-        return ",".join(default) or "none"
-    return str(default) if default != "" else "empty"
 
 
 def environment() -> Mapping[str, str]:

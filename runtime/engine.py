@@ -22,6 +22,7 @@ from runtime.model.codec import Codec
 from runtime.model.frame import FrameStep
 from runtime.model.layout import SpeechModel
 from runtime.model.sampling import Noise, limit_top_k
+from runtime.model_config import CFG_MAX, TEMP_MAX
 from runtime.port import SPEAKERS_MAX, Entry, FrameOut, LaneState, Pcm, StreamSpec, TextFeed, WordTime
 from runtime.voices import Part, Voices
 from runtime.wordfeed import FeedRules, Placed, WordFeed
@@ -29,7 +30,7 @@ from runtime.wordfeed import FeedRules, Placed, WordFeed
 TOP_K, TEXT_TOP_K = 250, 25  # the reference's own, and the most that a stream may ask for
 CFG_GUIDED = 2.0  # strength of guidance by a second pass where neither stream nor checkpoint names one
 MAX_PADDING, INITIAL_PADDING, FINAL_PADDING = 8, 2, 4
-TEMP_MAX, BONUS_MAX, PADDING_MAX, CFG_MAX = 4.0, 20.0, 1000, 10.0
+BONUS_MAX, PADDING_MAX = 20.0, 1000
 
 # Called after each step with (lane, step, text token, codes [K]): what `tts say --dump` records.
 Trace = Callable[[int, int, int, NDArray[np.int64]], None]
@@ -146,6 +147,8 @@ class SpeechEngine:
 
     def open(self, spec: StreamSpec) -> int:
         mixes = self._voices.check(spec.voices)
+        if len(mixes) > 1 and not self.config.speaks_by_embedding:
+            raise SpecInvalid("voices", f"this checkpoint speaks with one voice a stream, {len(mixes)} are named")
         stream = self._stream(spec, mixes)
         if None not in self._streams:
             raise NoFreeLane(self.lanes)

@@ -17,8 +17,11 @@ from runtime.wordfeed import MAIN, OTHER
 Encode = Callable[[str], list[int]]
 
 PAUSE_S_MAX = 10.0  # a longer pause is cut to this: a lane must not be held by a typing error
-HELD_CHARS_MAX = 48  # no pause tag is longer: an open "<" is waited for no further than this
-EVENT = re.compile(r'<break\s+time="([0-9]+(?:\.[0-9]*)?)s"\s*/?>|\s+')
+HELD_CHARS_MAX = 48  # no tag is longer: an open "<" is waited for no further than this
+EVENT = re.compile(r'<break\s+time="([0-9]+(?:\.[0-9]*)?)s"\s*/?>|<speaker\s+([1-5])\s*/?>|\s+')
+# Controls of terminals and of the direction of writing: whoever shows a word must not be led by it.
+HIDDEN = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F),
+                        *range(0x2066, 0x206A)])  # fmt: skip
 FOLDED = str.maketrans({"’": "'", ":": " ", "(": None, ")": None})
 
 
@@ -44,7 +47,8 @@ class EntryMaker:
             tokens = [(MAIN, OTHER)[speaker], *tokens]
         self._fresh = False
         padding = max(0, self.padding_between + len(tokens) - 1) if self.padding_between > 0 else 0
-        return (Entry(tuple(tokens), spoken if shown is None else shown, padding),)
+        text = (spoken if shown is None else shown).translate(HIDDEN)
+        return (Entry(tuple(tokens), text, padding),)
 
     def pause(self, seconds: float) -> tuple[Entry, ...]:
         return (Entry((), "", round(min(seconds, PAUSE_S_MAX) * FRAME_RATE)),)
@@ -56,7 +60,7 @@ class EntryMaker:
 
 
 class PlainFeed:
-    """A TextFeed that splits at white space and knows `<break time="0.5s"/>`, nothing else."""
+    """A TextFeed that splits at white space and knows `<break time="0.5s"/>` and `<speaker 2>`, nothing else."""
 
     def __init__(self, maker: EntryMaker) -> None:
         self._maker = maker
@@ -77,7 +81,7 @@ class PlainFeed:
         return self.flush()
 
     def _unsure(self) -> int:
-        """How many characters at the end may still become a pause tag."""
+        """How many characters at the end may still become a tag."""
         at = self._held.rfind("<")
         tail = len(self._held) - at
         return tail if at >= 0 and tail < HELD_CHARS_MAX and ">" not in self._held[at:] else 0
@@ -90,6 +94,8 @@ class PlainFeed:
                 entries += self._maker.word(self._held[done : event.start()])
             if event[1]:
                 entries += self._maker.pause(float(event[1]))
+            if event[2]:
+                self._maker.turn(int(event[2]) - 1)
             done = event.end()
         self._held = self._held[done:]
         return entries

@@ -30,7 +30,8 @@ class CheckpointInvalid(SpeechError):
 
     def __init__(self, where: str, why: str) -> None:
         self.where, self.why = where, why
-        super().__init__(f"{where}: {why}")
+        # Names come from files that anybody may have written.
+        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in f"{where}: {why}"))
 
 
 class NameUnknown(SpeechError):

@@ -8,6 +8,7 @@ load. Two keys are ours: `codec` (an object with `type`, default Mimi) and `text
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from runtime.delays import Delays, steps_of
 from runtime.errors import CheckpointInvalid
 
 T = TypeVar("T")
+TEMP_MAX, CFG_MAX = 4.0, 10.0
 
 # Keys whose only value that we implement is this one.
 ONLY: dict[str, tuple[Any, ...]] = {
@@ -158,17 +160,25 @@ def read(path: Path) -> ModelConfig:
     return parse(raw)
 
 
+SIZE_MAX = 1_000_000  # of a width, a count, a context: more is a slip of the pen, and would be allocated
+DELAY_MAX, LAYERS_MAX = 100, 1000
+
+
 class _Keys:
     """The keys of one JSON object, each taken once; what is left at the end is unknown."""
 
-    def __init__(self, raw: Mapping[str, Any], where: str) -> None:
+    def __init__(self, raw: Any, where: str) -> None:
+        if not isinstance(raw, Mapping):
+            raise CheckpointInvalid(where, f"must be a JSON object, is {raw!r}")
         self._raw, self._where, self._left = raw, where, set(raw)
 
     def take(self, key: str, kind: type[T], default: T | None = None) -> T:
         self._left.discard(key)
         value = self._raw.get(key, default)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
+            value = float(value) if abs(value) <= SIZE_MAX else math.inf
+        if isinstance(value, float) and not math.isfinite(value):
+            raise CheckpointInvalid(f"{self._where}: {key}", f"must be a finite number, is {self._raw[key]!r}")
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             found = "missing" if key not in self._raw else f"{self._raw[key]!r}"
             raise CheckpointInvalid(f"{self._where}: {key}", f"must be of type {kind.__name__}, is {found}")
@@ -180,17 +190,33 @@ class _Keys:
             return None
         return self.take(key, kind)
 
-    def positive(self, key: str, default: int | None = None) -> int:
-        value = self.take(key, int, default)
-        if value < 1:
-            raise CheckpointInvalid(f"{self._where}: {key}", f"must be at least 1, is {value}")
+    def positive(self, key: str, most: int = SIZE_MAX) -> int:
+        value = self.take(key, int)
+        if not 1 <= value <= most:
+            raise CheckpointInvalid(f"{self._where}: {key}", f"must be at least 1, at most {most}, is {value}")
+        return value
+
+    def maybe_positive(self, key: str) -> int | None:
+        return None if self.maybe(key, int) is None else self.positive(key)
+
+    def listed(self, key: str, kind: type[T], default: list[T] | None = None) -> tuple[T, ...]:
+        """A list whose members are all of one type."""
+        values = self.take(key, list, default)
+        if not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
+            raise CheckpointInvalid(f"{self._where}: {key}", f"must hold values of type {kind.__name__}, is {values}")
+        return tuple(values)
+
+    def within(self, key: str, default: float, low: float, high: float) -> float:
+        value = self.take(key, float, default)
+        if not low <= value <= high:
+            raise CheckpointInvalid(f"{self._where}: {key}", f"must lie between {low:g} and {high:g}, is {value:g}")
         return value
 
     def file(self, key: str, default: str) -> str:
         """The name of a file beside config.json; one that leads elsewhere is refused."""
         name = self.take(key, str, default) if self._raw.get(key, default) is not None else default
         self._left.discard(key)
-        if "/" in name or "\\" in name or name in (".", ".."):
+        if "/" in name or "\\" in name or name in (".", "..") or not name.isprintable():
             raise CheckpointInvalid(f"{self._where}: {key}", f"must be a plain file name, is {name!r}")
         return name
 
@@ -218,22 +244,23 @@ def parse(raw: Mapping[str, Any]) -> ModelConfig:
     text_card = keys.positive("text_card")
     conditioners = _conditioners(keys.take("conditioners", dict, {}))
     delay_steps, lookahead = _rhythm(keys)
-    delays = _delays(keys.take("delays", list), n_q)
+    delays = _delays(keys.listed("delays", int), n_q)
     fused = _fusing(keys, conditioners)
     generation = _Keys(keys.maybe("lm_gen_config", dict) or {}, "config.json: lm_gen_config")
     identity = _Keys(keys.maybe("model_id", dict) or {}, "config.json: model_id")
     config = ModelConfig(
         card=keys.positive("card"), n_q=n_q, dep_q=dep_q,
         delays=Delays(delay_steps, delays[1:]), text_delay=delays[0],
-        text_card=text_card, text_card_out=keys.maybe("text_card_out", int) or text_card,
+        text_card=text_card, text_card_out=keys.maybe_positive("text_card_out") or text_card,
         text_pad=keys.take("existing_text_padding_id", int, 3), demux=lookahead > 0,
         temporal=temporal, context=keys.positive("context"), max_period=keys.take("max_period", float, 10000.0),
         cross_attention=bool(fused.cross), depth=depth, schedule=_schedule(keys, dep_q),
-        low_rank=keys.maybe("depformer_low_rank_embeddings", int), conditioners=conditioners,
+        low_rank=keys.maybe_positive("depformer_low_rank_embeddings"), conditioners=conditioners,
         sum_conditions=fused.sums, cross_conditions=fused.cross, cross_pos_emb=fused.pos_emb,
         cross_pos_scale=fused.pos_scale, lookahead=lookahead,
-        temp=generation.take("temp", float, 0.6), text_temp=generation.take("text_temp", float, 0.6),
-        cfg=generation.maybe("cfg", float), sig=identity.take("sig", str, ""), epoch=identity.take("epoch", int, 0),
+        temp=generation.within("temp", 0.6, 0, TEMP_MAX), text_temp=generation.within("text_temp", 0.6, 0, TEMP_MAX),
+        cfg=None if generation.maybe("cfg", float) is None else generation.within("cfg", 1.0, 0, CFG_MAX),
+        sig=identity.take("sig", str, ""), epoch=identity.take("epoch", int, 0),
         model_file=keys.file("moshi_name", "model.safetensors"),
         codec_file=keys.file("mimi_name", "tokenizer-e351c8d8-checkpoint125.safetensors"),
         codec_config_file=keys.file("mimi_config_name", "") or None,
@@ -249,12 +276,12 @@ def parse(raw: Mapping[str, Any]) -> ModelConfig:
 def _stacks(keys: _Keys) -> tuple[Stack, Stack]:
     dim, depth_dim = keys.positive("dim"), keys.positive("depformer_dim")
     scale = keys.take("hidden_scale", float, 4.125)
-    temporal = Stack(dim, keys.positive("num_heads"), keys.positive("num_layers"), mlp_hidden(dim, int(scale * dim)))
-    depth_ff = keys.maybe("depformer_dim_feedforward", int) or int(scale * depth_dim)
+    layers, depth_layers = (keys.positive(f"{of}num_layers", LAYERS_MAX) for of in ("", "depformer_"))
+    temporal = Stack(dim, keys.positive("num_heads"), layers, mlp_hidden(dim, int(scale * dim)))
+    depth_ff = keys.maybe_positive("depformer_dim_feedforward") or int(scale * depth_dim)
     depth = Stack(
-        depth_dim, keys.positive("depformer_num_heads"), keys.positive("depformer_num_layers"),
-        mlp_hidden(depth_dim, depth_ff),
-    )  # fmt: skip
+        depth_dim, keys.positive("depformer_num_heads"), depth_layers, mlp_hidden(depth_dim, depth_ff)
+    )
     for name, stack in (("dim", temporal), ("depformer_dim", depth)):
         if stack.dim % (2 * stack.heads):
             raise CheckpointInvalid(f"config.json: {name}", f"{stack.dim} is no even multiple of {stack.heads} heads")
@@ -293,6 +320,8 @@ def _rhythm(keys: _Keys) -> tuple[int, int]:
     """Steps by which the text runs ahead of the sound, and words of look-ahead."""
     tts = _Keys(keys.take("tts_config", dict), "config.json: tts_config")
     delay_steps = steps_of(tts.take("audio_delay", float))
+    if not 0 <= delay_steps <= DELAY_MAX:
+        raise CheckpointInvalid("config.json: tts_config: audio_delay", f"is {delay_steps} steps, at most {DELAY_MAX}")
     lookahead = tts.take("second_stream_ahead", int, 0)
     tts.only("multistream", (False,))
     tts.done(set())
@@ -304,22 +333,22 @@ def _rhythm(keys: _Keys) -> tuple[int, int]:
     return delay_steps, lookahead
 
 
-def _delays(raw: list[Any], n_q: int) -> tuple[int, ...]:
-    if len(raw) != n_q + 1 or not all(isinstance(d, int) and 0 <= d <= 100 for d in raw):
+def _delays(raw: tuple[int, ...], n_q: int) -> tuple[int, ...]:
+    if len(raw) != n_q + 1 or not all(0 <= d <= DELAY_MAX for d in raw):
         raise CheckpointInvalid(
-            "config.json: delays", f"must be {n_q + 1} step counts (text, then codebooks), is {raw}"
+            "config.json: delays", f"must be {n_q + 1} step counts (text, then codebooks), is {list(raw)}"
         )
-    return tuple(raw)
+    return raw
 
 
 def _schedule(keys: _Keys, dep_q: int) -> tuple[int, ...]:
-    raw = keys.maybe("depformer_weights_per_step_schedule", list)
-    schedule = list(range(dep_q)) if raw is None else raw
-    if len(schedule) != dep_q or sorted(set(schedule)) != list(range(max(schedule) + 1)):
+    name = "depformer_weights_per_step_schedule"
+    schedule = tuple(range(dep_q)) if keys.maybe(name, list) is None else keys.listed(name, int)
+    if len(schedule) != dep_q or sorted(set(schedule)) != list(range(len(set(schedule)))):
         raise CheckpointInvalid(
-            "config.json: depformer_weights_per_step_schedule", f"must name weight sets 0..n for {dep_q} codebooks"
+            f"config.json: {name}", f"must name weight sets 0..n for {dep_q} codebooks, is {list(schedule)}"
         )
-    return tuple(schedule)
+    return schedule
 
 
 def _conditioners(raw: Mapping[str, Any]) -> tuple[Conditioner, ...]:
@@ -343,7 +372,7 @@ def _conditioners(raw: Mapping[str, Any]) -> tuple[Conditioner, ...]:
 
 def _names(fuser: _Keys, how: str, conditioners: tuple[Conditioner, ...]) -> tuple[str, ...]:
     known = {c.name for c in conditioners}
-    names = tuple(fuser.take(how, list, []))
+    names = fuser.listed(how, str, [])
     for name in names:
         if name not in known:
             raise CheckpointInvalid(f"config.json: fuser.{how}", f"names {name!r}, which is no conditioner")

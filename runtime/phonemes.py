@@ -2,8 +2,9 @@
 
 It comes after `runtime.text` (which has already written numbers out) and before the tokenizer. Every word is read on
 its own, without its neighbours, so a text that arrives word by word gives the tokens of the whole text. Owns the order
-of ways to read a word: the lexicon, the lexicon and an ending, letters spelled out, letter-to-sound rules. The lexicon
-and the rules are a file of the voice; `runtime.train.lexicon` makes it.
+of ways to read a word: the lexicon, the lexicon and an ending, letters spelled out, letter-to-sound rules, and for what
+has no sound by any of these (a row of one letter, another script) the names of its first letters. The lexicon and the
+rules are a file of the voice; `runtime.train.lexicon` makes it.
 
 Sounds are written as in misaki, the alphabet of the teacher: one character a sound, a stress mark before its vowel.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import gzip
 import re
 import unicodedata
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -28,6 +30,12 @@ VOWELS = frozenset("AIOQWYaiuæɑɐəɛɪɔɜʊʌᵊᵻ")
 FLAPPING = frozenset("AIOWYiuæɑəɛɪɹʊʌ")  # a t between one of these and an ending becomes a flap, T
 LEXICON_FILE = "lexicon.tsv.gz"  # in the directory of a checkpoint whose text is phonemes
 WORD_LETTERS_MAX = 60  # of what is no word any more; the rest is cut, so that no input can take long
+SPELLED_MAX = 6  # letters of a word that no other way gives a sound: enough to hear that it is there
+# Latin letters that are no letter of English with a mark.
+LATIN = str.maketrans({
+    "’": "'", "ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L",
+    "đ": "d", "Đ": "D", "ð": "th", "Ð": "Th", "þ": "th", "Þ": "Th", "ı": "i",
+})  # fmt: skip
 _PARTS = re.compile(r"[a-zA-Z']+|\d")
 _SPELLED = re.compile(r"[B-HJ-Z]|[A-Z]{2,5}")
 EDGE = "#"
@@ -51,9 +59,10 @@ class Phonemizer:
 
     def word(self, text: str) -> str:
         """One word, such as `isn't` or `"twenty-five,"`."""
-        plain = unicodedata.normalize("NFKD", text.replace("’", "'"))
+        plain = unicodedata.normalize("NFKD", text.translate(LATIN))
         plain = "".join(c for c in plain if not unicodedata.combining(c))[:WORD_LETTERS_MAX]
         parts = [p for p in _PARTS.findall(plain) if p.strip("'")]
+        parts = parts or names(text)
         if not parts:
             return ""
         tail = re.search(r"[^\w']*$", plain)
@@ -73,7 +82,8 @@ class Phonemizer:
             return _opening(known) if part.istitle() and part.lower() not in WEAK_WORDS else known
         if _SPELLED.fullmatch(part):
             return self._spelled(part)
-        return self._by_rule(part.lower().replace("'", ""))
+        letters = part.replace("'", "")
+        return self._by_rule(letters.lower()) or self._spelled(letters.upper()[:SPELLED_MAX])
 
     def _known(self, part: str) -> str | None:
         lower = part.lower()
@@ -132,6 +142,16 @@ def _is_letter(part: str, mark: str) -> bool:
     return len(part) == 1 and part.isalpha() and (part not in "aAiI" or (part == "A" and mark != ""))
 
 
+def names(text: str) -> list[str]:
+    """What the first letters of a word in another script are called: `alpha`, `ka` for the syllable, `ideograph`."""
+    letters = [c for c in unicodedata.normalize("NFC", text) if c.isalpha()][:SPELLED_MAX]
+    return [re.sub("[^a-z]", "", _last_name(c)) or "letter" for c in letters]
+
+
+def _last_name(char: str) -> str:
+    return unicodedata.name(char, "letter").split()[-1].partition("-")[0].lower()
+
+
 def contexts(word: str, at: int) -> list[str]:
     """The rule keys for letter `at`, narrowest first: `#cAt` is the a of cat with one letter before and after."""
     padded = EDGE * 4 + word + EDGE * 4
@@ -167,8 +187,16 @@ def gerund(stem: str) -> str:
 
 
 def load(path: Path) -> Phonemizer:
-    """Reads `word<TAB>sounds` lines, an empty line, then `context<TAB>sounds` lines; gzip, UTF-8."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        words, _, rules = file.read().partition("\n\n")
+    """Reads `word<TAB>sounds` lines, an empty line, then `context<TAB>sounds` lines; gzip, UTF-8.
+
+    Raises OSError for a file that cannot be read, ValueError for what is none of this.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            words, _, rules = file.read().partition("\n\n")
+    except (EOFError, zlib.error) as why:  # cut off, or damaged
+        raise ValueError(str(why)) from None
+    if not words or not rules:
+        raise ValueError("holds no words, or no rules")
     tables = [dict(line.split("\t", 1) for line in part.splitlines()) for part in (words, rules)]
     return Phonemizer(*tables)

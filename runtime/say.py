@@ -23,13 +23,13 @@ from runtime.cli import Call
 from runtime.config import ModelSettings, SpeechSettings
 from runtime.errors import SpeechError, Usage
 from runtime.port import Engine, FrameOut, LaneState, Pcm, StreamSpec
-from runtime.whole_file import naming, whole_file
+from runtime.whole_file import check_place, naming, whole_file
 
 EXAMPLES = """
 tts say "Hello there." -o hello.wav --model MODEL
 tts say -f letter.txt -o letter.mp3 --model MODEL --timestamps letter.srt
 llm "Tell me a story" | tts say -o - --format pcm --model MODEL | aplay -f S16_LE -r 24000
-tts say "Hello there." --play --model MODEL
+tts say "Who is there? <speaker 2> It is me." --voice anna,ben --play --model MODEL
 """
 GROUPS = (ModelSettings, SpeechSettings)
 PIECE_CHARS = 4096
@@ -126,6 +126,9 @@ def run(call: Call) -> int:
     if args.text is not None and args.file:
         raise Usage("both a text and -f FILE are given", "give one")
     make_encoder = _encoder(args)
+    for name in (args.output, args.timestamps, args.dump):
+        if name and name != "-":
+            check_place(name)
     settings, speech = call.settings(ModelSettings), call.settings(SpeechSettings)
 
     from runtime.checkpoint import start  # torch takes a second to import: not before the command line is checked
@@ -172,9 +175,9 @@ def spec_of(speech: SpeechSettings) -> StreamSpec:
     """A stream's wishes from the settings."""
     temp = None if speech.temp < 0 else speech.temp
     return StreamSpec(
-        voices=(speech.voice,) if speech.voice else (), seed=speech.seed, temp=temp,
-        text_temp=temp if speech.text_temp < 0 else speech.text_temp, cfg=None if speech.cfg < 0 else speech.cfg,
-        padding_bonus=speech.padding_bonus,
+        voices=tuple(name.strip() for name in speech.voice.split(",")) if speech.voice else (),
+        seed=speech.seed, temp=temp, text_temp=temp if speech.text_temp < 0 else speech.text_temp,
+        cfg=None if speech.cfg < 0 else speech.cfg, padding_bonus=speech.padding_bonus,
     )  # fmt: skip
 
 

@@ -2,14 +2,14 @@
 
 The rule, in order:
 1. A stream that plays must not run dry. Whatever else is done now has to leave time for that.
-2. Streams that have no sound yet (or whose text ran dry and came back) come next: their lead runs as cheap lead
-   steps, then whole steps until they sound. While few come, each has the device to itself as soon as it may. When many
-   do (`Influx`), that would make the second wait for the first: leads and whole steps then take turns,
-   `LEADS_IN_A_ROW` to one, and newcomers past their lead ride in the players' whole steps. Every wait is then made of
-   the same turns, whoever else is there. Simulated with 7 calls a second for 57 lanes, the middle half of the waits is
-   20 % of their median instead of 90 %, and the longest 1.5 medians instead of 3.
-3. When everybody has more than a frame in hand, streams run ahead, the least ahead first, up to `ahead_max_s`: the
-   hand they gain is what lets a newcomer have the device to itself. The bound keeps a barge-in from wasting more.
+2. Streams that have no sound yet (or whose text ran dry and came back) come next. Each has a moment at which it should
+   sound: from its text on, what a newcomer takes that has the device to itself, and the time of `GRACE` run-ahead steps
+   if anybody plays. Who has the least slack until then says what is next: a lead step for all who lead, or a whole step
+   for all past their lead. Slack that is left is spent in the whole steps, on players who ride along for a lane's cost
+   each. So the device never idles, and it makes little difference to a newcomer's wait what was running when it came,
+   or who else did.
+3. When nobody waits, streams run ahead, the least ahead first, up to `ahead_max_s`: the hand they gain is what lets a
+   newcomer have the device to itself. The bound keeps a barge-in from wasting more.
 
 Run-ahead steps carry `_company` lanes, which makes a newcomer's wait for the step that is running shortest; while the
 hands allow, they wait for that company. Where a step costs the same for any number of lanes (a GPU), it is all of them.
@@ -18,15 +18,20 @@ hands allow, they wait for that company. Where a step costs the same for any num
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from runtime.admission import StepCost
+from runtime.step_cost import StepCost
 
-# Lead steps between two whole ones while somebody waits for a whole one: of 16 or so, so that no wait has many turns.
-LEADS_IN_A_ROW = 4
-# Newcomers come often when they would fill more than this part of the time, each served alone.
-OFTEN, INFLUX_S = 0.15, 10.0
+# Lead steps of one newcomer that every frame has room for, in the capacity that is promised.
+JOINING_LEADS = 4
+# A newcomer's wait for the step that is running, and half of one for what others who come then take.
+GRACE = 1.5
+# Run-ahead steps carry enough lanes to leave the device idle for this part of the time; newcomers' part is taken off
+# before, but at most so much of it.
+IDLE, NEWCOMERS_MAX = 0.1, 0.4
+INFLUX_S = 10.0
 
 
 class Next(Enum):
@@ -46,6 +51,8 @@ class LaneView:
     waiting_since: float  # arrival, or the return of text: orders those without sound
     ahead_max_s: float
     priority: int = 1
+    leads_left: int = 0  # lead steps and whole steps until it sounds, where it does not
+    fulls_left: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class Costs:
     @property
     def turn_s(self) -> float:
         """A newcomer's turn of lead steps, which every frame has room for."""
-        return LEADS_IN_A_ROW * self.lead.of(1)
+        return JOINING_LEADS * self.lead.of(1)
 
     def first_sound_s(self, delay_steps: int, first_frame_step: int) -> float:
         """The least time to the first sound of a stream alone."""
@@ -67,11 +74,7 @@ class Costs:
         """The same with every step taking so many times longer."""
         if times == 1.0:
             return self
-        full, lead = self.full, self.lead
-        return Costs(
-            StepCost(full.fixed_s * times, full.lane_s * times), StepCost(lead.fixed_s * times, lead.lane_s * times),
-            self.frame_s,
-        )  # fmt: skip
+        return Costs(self.full.times(times), self.lead.times(times), self.frame_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +100,19 @@ class Influx:
         return self._rate * math.exp((self._at - now) / INFLUX_S)
 
 
-def plan(views: list[LaneView], costs: Costs, now: float, *, often: bool = False, leads: int = 0) -> Plan:
-    """The next step. Deterministic: ties go to the lower lane.
+@dataclass(frozen=True, slots=True)
+class Newcomers:
+    """How many come in a second, and how long the first sound of one takes that has the device to itself."""
 
-    often: newcomers come so often that they share turns. leads: lead steps made since the last whole one.
+    rate: float = 0.0
+    first_s: float = 0.0
+
+
+NONE = Newcomers()
+
+
+def plan(views: list[LaneView], costs: Costs, now: float, *, newcomers: Newcomers = NONE) -> Plan:
+    """The next step. Deterministic: ties go to the lower lane.
 
     What keeps rule 1: a step is only taken if after it, or after one more of those next to run dry, there is still time
     for a step of everybody before the first is dry. That step takes at most `load_max` of a frame and gives everybody a
@@ -108,29 +120,63 @@ def plan(views: list[LaneView], costs: Costs, now: float, *, often: bool = False
     serving it alone is cheap; asking for a step of everybody at once would lock newcomers out for a second.
     """
     playing = sorted((v for v in views if v.dry_at is not None), key=lambda v: (_dry(v), -v.priority, v.lane))
-    waiting = sorted((v for v in views if v.dry_at is None), key=lambda v: (-v.priority, v.waiting_since, v.lane))
-    # Company costs newcomers little, but not nothing: a higher priority is not made to share.
-    waiting = [v for v in waiting if v.priority == waiting[0].priority]
-    leading = [v for v in waiting if v.next is Next.LEAD]
-    ready = [v for v in waiting if v.next is Next.FULL]
+    waiting = [v for v in views if v.dry_at is None]
     # The tolerance makes a wait for exactly this moment end in a step, not in another wait.
     hungry = [v for v in playing if _dry(v) - now <= v.ahead_max_s + 1e-6]
-    company = _company(len(playing), costs)
-    worth = hungry if len(hungry) >= company or any(_dry(v) - now <= v.ahead_max_s / 2 for v in hungry[:1]) else []
-    leads_turn = leads < LEADS_IN_A_ROW or not (ready or worth) if often else waiting[:1] == leading[:1]
-    if leading and leads_turn and _safe(playing, leading, True, costs, now):
-        return Plan(tuple(v.lane for v in leading), lead=True)
-    if ready and (not often or not hungry):
-        group = waiting if _cheap_in_company(costs) else ready
-        if _safe(playing, group, False, costs, now):
-            return Plan(tuple(v.lane for v in group))
-    if chosen := (hungry or playing) if waiting else worth:
-        chosen = chosen[: _batch(chosen, len(playing), company, costs, now)]
-        riders = waiting if _cheap_in_company(costs) else ready
-        if riders and _ride(chosen, riders, playing, costs, now):
-            chosen = chosen + riders
-        return Plan(tuple(v.lane for v in chosen))
-    return Plan((), wake_at=max(now, _next_worth(playing, company)))
+    company = _company(len(playing), costs, newcomers)
+    if waiting:
+        grace_s = GRACE * costs.full.of(company) if playing else 0.0
+        if step := _towards_sound(waiting, playing, hungry, newcomers.first_s + grace_s, costs, now):
+            return step
+        worth = hungry or playing
+    else:
+        worth = hungry if len(hungry) >= company or any(_dry(v) - now <= v.ahead_max_s / 2 for v in hungry[:1]) else []
+    if not worth:
+        return Plan((), wake_at=max(now, _next_worth(playing, company)))
+    chosen = worth[: _batch(worth, len(playing), company, costs, now)]
+    riders = [v for v in waiting if v.next is Next.FULL]
+    if riders and _ride(chosen, riders, playing, costs, now):
+        chosen = chosen + riders
+    return Plan(tuple(v.lane for v in chosen))
+
+
+def _towards_sound(
+    waiting: list[LaneView], playing: list[LaneView], hungry: list[LaneView], wait_s: float, costs: Costs, now: float
+) -> Plan | None:
+    """A step towards the first sound of whoever has the least slack until `wait_s` is over; None if it is not safe."""
+    # Company costs newcomers little, but not nothing: a higher priority is not made to share.
+    rank = max(v.priority for v in waiting)
+    waiting = [v for v in waiting if v.priority == rank]
+    leading = [v for v in waiting if v.next is Next.LEAD]
+    ready = [v for v in waiting if v.next is Next.FULL]
+    lead_s, full_s = costs.lead.of(len(leading)), costs.full.of(max(1, len(ready)))
+
+    def slack_s(v: LaneView) -> float:
+        return v.waiting_since + wait_s - now - v.leads_left * lead_s - v.fulls_left * full_s
+
+    first = min(waiting, key=lambda v: (slack_s(v), v.lane))
+    if first.next is Next.LEAD:
+        safe = _safe(playing, leading, True, costs, now)
+        return Plan(tuple(v.lane for v in leading), lead=True) if safe else None
+    if costs.full.lane_s * len(leading) < lead_s:  # their leads cost less along with the others than by themselves
+        ready = ready + leading
+    seats = len(hungry)
+    if costs.full.lane_s > 0:
+        spare_s = _spare_s(first, sorted(leading, key=slack_s), slack_s, costs)
+        seats = min(seats, max(0, int(spare_s / first.fulls_left / costs.full.lane_s)))
+    riders = hungry[:seats]
+    if riders and _ride(riders, ready, playing, costs, now):
+        return Plan(tuple(v.lane for v in riders + ready))
+    return Plan(tuple(v.lane for v in ready)) if _safe(playing, ready, False, costs, now) else None
+
+
+def _spare_s(first: LaneView, leading: list[LaneView], slack_s: Callable[[LaneView], float], costs: Costs) -> float:
+    """What the whole steps of `first` may lose to players without making it late, or those who lead behind it."""
+    spare_s, before_s = slack_s(first), first.fulls_left * costs.full.of(1)
+    for v in leading:
+        spare_s = min(spare_s, slack_s(v) - before_s)
+        before_s += v.leads_left * costs.lead.of(1) + v.fulls_left * costs.full.of(1)
+    return spare_s
 
 
 def _next_worth(playing: list[LaneView], company: int) -> float:
@@ -141,7 +187,7 @@ def _next_worth(playing: list[LaneView], company: int) -> float:
     return min(may[company - 1], min(_dry(v) - v.ahead_max_s / 2 for v in playing))
 
 
-def _company(playing: int, costs: Costs) -> int:
+def _company(playing: int, costs: Costs, newcomers: Newcomers) -> int:
     """Lanes in a run-ahead step: those that make a newcomer's wait for it shortest, or more if the load needs more.
 
     b lanes a step keep the device busy for N / b * cost(b) of a frame, and who comes in then waits half a step:
@@ -150,12 +196,7 @@ def _company(playing: int, costs: Costs) -> int:
     full = costs.full
     if full.lane_s <= 0:
         return max(1, playing)
-    return max(1, min(playing, max(_enough(playing, costs), math.ceil(full.fixed_s / full.lane_s))))
-
-
-def _cheap_in_company(costs: Costs) -> bool:
-    """Whether one more lane in a whole step costs less than a lead step of its own: so it is where lanes are cheap."""
-    return costs.full.lane_s < costs.lead.of(1)
+    return max(1, min(playing, max(_enough(playing, costs, newcomers), math.ceil(full.fixed_s / full.lane_s))))
 
 
 def _safe(playing: list[LaneView], group: list[LaneView], lead: bool, costs: Costs, now: float) -> bool:
@@ -211,10 +252,11 @@ def _safe_size(dries: list[float], everybody: int, least: int, costs: Costs, now
     return None
 
 
-def _enough(playing: int, costs: Costs) -> int:
-    """Lanes a step that carry the load: b serve all N in a frame when N / b * (fixed + b * lane) <= 0.9 frame."""
+def _enough(playing: int, costs: Costs, newcomers: Newcomers) -> int:
+    """Lanes a step that carry the load: b serve all N in a frame when N / b * (fixed + b * lane) fits what is left."""
     full = costs.full
     if full.fixed_s <= 0:
         return 1
-    spare = 0.9 * costs.frame_s - playing * full.lane_s
+    share = 1.0 - IDLE - min(NEWCOMERS_MAX, newcomers.rate * newcomers.first_s)
+    spare = share * costs.frame_s - playing * full.lane_s
     return max(1, min(playing, math.ceil(playing * full.fixed_s / spare))) if spare > 0 else max(1, playing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Coroutine
@@ -48,7 +49,12 @@ async def serve_until_signal(server: Server, call: Call) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload(server, call))
-    await server.start()
+    try:
+        await server.start()
+    except OSError as why:
+        where = f"{server.settings.host}:{server.settings.port}"
+        reason = os.strerror(why.errno) if why.errno and why.errno > 0 else why.strerror or str(why)
+        raise SpeechError(f"cannot listen on {where}: {reason}; see --port and --host") from None
     call.say(f"listening on http://{server.settings.host}:{server.port}, warming up")
     try:
         if await _unless(stopping, server.warm()):

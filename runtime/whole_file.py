@@ -6,7 +6,9 @@ earlier content to lose, and a reader waits on that very name.
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,6 +52,18 @@ def whole_file(name: str) -> Iterator[IO[bytes]]:
             file.close()
         partial.unlink(missing_ok=True)
         raise
+
+
+def check_place(name: str) -> None:
+    """Raises OSError where no such file could be written; leaves nothing behind. For whoever works long before it."""
+    with naming(name):
+        if os.path.isdir(name):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if os.path.abspath(name).startswith(AS_THEY_ARE) or (os.path.exists(name) and not os.path.isfile(name)):
+            return
+        target = Path(os.path.realpath(name))
+        with tempfile.TemporaryFile(dir=target.parent):
+            _mode_of(target)
 
 
 def _mode_of(target: Path) -> int | None:

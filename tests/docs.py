@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import dataclasses
 import importlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +36,12 @@ def parsers(package: str) -> dict[str, tuple[str, argparse.ArgumentParser, Any]]
 
 def verbs(package: str, command: str) -> str:
     """Every verb with its own arguments; settings and what every verb takes stand elsewhere."""
-    settings = {s.flag for s in importlib.import_module(f"{package}.config").all_settings()}
+    config = importlib.import_module(f"{package}.config")
     every = {"--help", "--json", "--quiet", "--config", "--debug"}
     rows = []
-    for verb, (about, parser, _) in parsers(package).items():
+    for verb, (about, parser, module) in parsers(package).items():
         own = []
+        settings = {s.flag for group in module.GROUPS for s in config.settings_of(group)}
         for action in parser._actions:
             names = [o for o in action.option_strings if o not in settings | every and o != "-h"]
             if names or not action.option_strings:
@@ -48,26 +53,15 @@ def verbs(package: str, command: str) -> str:
 
 def settings(package: str) -> str:
     rows = []
+    groups = {verb: module.GROUPS for verb, (_, _, module) in parsers(package).items()}
     for s in importlib.import_module(f"{package}.config").all_settings():
-        bounds = "" if s.low is None and s.high is None else f"{shown(s.low, s.unit)} to {shown(s.high, s.unit)}"
+        bounds = "" if s.low is None and s.high is None else f"{s.written(s.low)} to {s.written(s.high)}"
         bounds = " · ".join(s.choices) or bounds
-        default = "" if s.default in ("", ()) else f"`{shown(s.default, s.unit)}`"
+        default = "" if s.default in ("", ()) else f"`{s.written(s.default)}`"
         flag = "environment only" if s.secret else f"`{s.flag}`"
-        rows.append((flag, f"`{s.env}`", default, s.unit, bounds, clean(s.about)))
-    return table(("flag", "variable", "default", "unit", "bounds", ""), rows)
-
-
-def shown(value: object, unit: str) -> str:
-    """A setting's value as a person would write it: whole powers of two as sizes, lists with commas."""
-    if isinstance(value, tuple):
-        return ",".join(value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if unit == "bytes" and isinstance(value, int | float):
-        for suffix, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-            if value >= scale and value % scale == 0:
-                return f"{value / scale:g}{suffix}"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        takers = ", ".join(v for v, taken in groups.items() if any(s.name in g.__dataclass_fields__ for g in taken))
+        rows.append((flag, f"`{s.env}`", takers, default, s.unit, bounds, clean(s.about)))
+    return table(("flag", "variable", "of", "default", "unit", "bounds", ""), rows)
 
 
 def metrics_bdn() -> str:
@@ -97,6 +91,36 @@ def clean(text: str) -> str:
     return text.replace("%%", "%").replace("|", "\\|").replace("\n", " ")
 
 
+def scenario(kind: str) -> str:
+    """One mapping of a scenario file: its keys as `bdn/sim/scenario.py` has them, with defaults, bounds and words."""
+    from bdn.sim import scenario as module
+    from bdn.sim.bounds import BOUNDS, KINDS
+
+    source = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    body = next(n for n in source.body if isinstance(n, ast.ClassDef) and n.name == kind).body
+    about = {
+        a.target.id: " ".join(b.value.value.split())
+        for a, b in pairwise(body)
+        if isinstance(a, ast.AnnAssign) and isinstance(a.target, ast.Name)
+        and isinstance(b, ast.Expr) and isinstance(b.value, ast.Constant) and isinstance(b.value.value, str)
+    }  # fmt: skip
+    rows = []
+    for f in dataclasses.fields(getattr(module, kind)):
+        plain = isinstance(f.default, int | float | str)
+        default = f"`{f.default}`" if plain else "**required**" if f.default_factory is f.default else ""
+        low, high = BOUNDS.get(f"{kind}.{f.name}") or (KINDS.get(kind, (None, None)) if plain else (None, None))
+        words = about.get(f.name) or ("" if default or kind == "Expect" else "see below")
+        rows.append((f"`{f.name}`", default, "" if low is None else f"{low:g} to {high:g}", clean(words)))
+    return table(("key", "default", "bounds", ""), rows)
+
+
+def heeded() -> str:
+    from bdn.sim.scenario import FAULTS
+
+    rows = ((f"`{k}`", ", ".join(f"`{n}`" for n in ("at_s", *sorted(v)))) for k, v in FAULTS.items())
+    return table(("kind", "heeds"), rows)
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "bdn verbs": lambda: verbs("bdn", "bdn"),
     "tts verbs": lambda: verbs("runtime", "tts"),
@@ -107,15 +131,24 @@ SECTIONS: dict[str, Callable[[], str]] = {
 }
 
 
-def filled(text: str) -> str:
+SCENARIOS: dict[str, Callable[[], str]] = {
+    **{f"scenario {kind}": partial(scenario, kind) for kind in (
+        "Scenario", "Model", "Nodes", "OriginSpec", "Joins", "Pulls", "Fault", "Expect")},
+    "scenario faults": heeded,
+}  # fmt: skip
+PAGES = {README: SECTIONS, ROOT / "benchmarks" / "scenarios" / "README.md": SCENARIOS}
+
+
+def filled(text: str, sections: Mapping[str, Callable[[], str]]) -> str:
     """The text with every section between its markers made anew."""
-    for name, make in SECTIONS.items():
+    for name, make in sections.items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-        assert text.count(begin) == text.count(end) == 1, f"README.md has no section {name}"
+        assert text.count(begin) == text.count(end) == 1, f"the page has no section {name}"
         head, _, rest = text.partition(begin)
         text = f"{head}{begin}\n{make()}\n{end}{rest.partition(end)[2]}"
     return text
 
 
 if __name__ == "__main__":
-    README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page, sections in PAGES.items():
+        page.write_text(filled(page.read_text(encoding="utf-8"), sections), encoding="utf-8")

@@ -38,10 +38,11 @@ def commands() -> list[list[str]]:
 
 
 def test_every_verb_flag_setting_and_metric_is_in_the_readme() -> None:
-    text = docs.README.read_text(encoding="utf-8")
-    for name, make in docs.SECTIONS.items():
-        shown = text.partition(f"<!-- begin {name} -->\n")[2].partition(f"\n<!-- end {name} -->")[0]
-        assert shown == make(), f"the section {name} is not what the code says: run `python -m tests.docs`"
+    for page, sections in docs.PAGES.items():
+        text = page.read_text(encoding="utf-8")
+        for name, make in sections.items():
+            shown = text.partition(f"<!-- begin {name} -->\n")[2].partition(f"\n<!-- end {name} -->")[0]
+            assert shown == make(), f"the section {name} is not what the code says: run `python -m tests.docs`"
 
 
 def test_every_command_of_the_readmes_is_one() -> None:

@@ -24,6 +24,7 @@ from runtime.bench.meter import Take
 
 PREPARE_S = 1.0  # before a call is due, in the warm state
 READ_S_MAX = 120.0
+GONE_S = 30.0  # a server that does not answer for so long has gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,17 @@ async def metrics(session: aiohttp.ClientSession, target: Target, names: Collect
         text = await reply.text() if reply.status == 200 else ""
     rows = (line.split(" ") for line in text.splitlines() if not line.startswith("#"))
     return {row[0]: float(row[1]) for row in rows if len(row) == 2 and row[0] in names}
+
+
+async def metrics_if_there(
+    session: aiohttp.ClientSession, target: Target, names: Collection[str]
+) -> dict[str, float] | None:
+    """The same of a server that may have gone meanwhile; then None."""
+    try:
+        async with asyncio.timeout(GONE_S):
+            return await metrics(session, target, names)
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return None
 
 
 async def speak(session: aiohttp.ClientSession, target: Target, call: Call, start: float) -> Take:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import datetime
+import math
 import os
 import platform
 import time
+from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 import aiohttp
 import uvloop
 
 from runtime.bench.arrivals import PROMPTS, calls, longer
-from runtime.bench.clients import Target, metrics, speak
+from runtime.bench.clients import Target, metrics, metrics_if_there, speak
 from runtime.bench.meter import Take, summary
 from runtime.bench.soak import soak
 from runtime.cli import Call as CommandLine
@@ -28,10 +31,12 @@ tts bench load --url https://api.openai.com --protocol openai --key "$OPENAI_API
 tts bench soak --url http://127.0.0.1:8089 --minutes 30
 """
 GROUPS: tuple[type, ...] = ()
+PAUSE_S = 1.2  # between calls one after another: a connection made before its call has the time it waits for
 URL = "http://127.0.0.1:8089"
+LOST = {"connection", "closed", "timeout"}  # what a call ends with that nobody answered
 SERVER = (
     "tts_model_seconds_total", "tts_plan_seconds_total", "tts_network_cpu_seconds_total", "tts_audio_seconds_total",
-    "tts_underruns_total",
+    "tts_underruns_total", "tts_first_sound_least_seconds",
 )  # fmt: skip
 
 
@@ -44,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", default="bench", help="API key (default: bench)")
     parser.add_argument("--voice", default="", help="voice; empty lets the server choose")
     parser.add_argument("--count", type=int, default=30, help="calls to make (default: 30)")
-    parser.add_argument("--rate", type=float, default=0.0, help="calls a second (default: ttfa 0.5, load 1)")
+    parser.add_argument("--rate", type=float, default=None, help="calls a second (default: load 1; ttfa: in turn)")
     parser.add_argument("--words", type=int, default=0, help="least words of a call's text; 0: the prompts as they are")
     parser.add_argument("--tokens-per-s", type=float, default=0.0, help="text as an LLM sends it; 0: whole at once")
     parser.add_argument("--connection", choices=("warm", "cold"), default="warm", help="made before a call, or in it")
@@ -57,9 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(line: CommandLine) -> int:
     args = line.args
-    whole, times = min(args.count, args.streams), min(args.minutes, args.pause_s)
-    if whole < 1 or times <= 0 or min(args.rate, args.tokens_per_s, args.words) < 0:
-        raise Usage("--count, --rate, --words, --tokens-per-s, --minutes, --streams and --pause-s must be positive")
+    check_numbers(args)
+    check_url(args.url)
     if args.protocol == "openai" and (args.tokens_per_s or args.what == "soak"):
         raise Usage("the OpenAI protocol takes a text whole", "use --protocol gradium")
     target = Target(
@@ -72,7 +76,7 @@ def run(line: CommandLine) -> int:
             )
         )
     else:
-        facts = uvloop.run(_measure(args, target))
+        facts = uvloop.run(measure(args, target))
     facts = {
         "bench": args.what, "url": args.url, "protocol": args.protocol, "connection": args.connection,
         "text": f"{args.tokens_per_s:g} tokens/s" if args.tokens_per_s else "whole", "seed": args.seed,
@@ -82,21 +86,60 @@ def run(line: CommandLine) -> int:
     line.fact(facts, _for_people(facts))
     if args.what != "soak" and not facts["heard"]:
         line.say(f"tts bench: no call was heard ({_flat(facts['errors'])}): does a server answer at {args.url}?")
-    return 0 if facts.get("passed", True) and (facts.get("heard") or args.what == "soak") else 1
+    elif not facts["server_answers"]:
+        line.say(f"tts bench: the server at {args.url} has gone; the figures are of what came before")
+    return exit_code(facts)
 
 
-async def _measure(args: argparse.Namespace, target: Target) -> dict[str, object]:
+def check_numbers(args: argparse.Namespace) -> None:
+    """Raises Usage for a number that cannot be meant."""
+    for name in ("count", "rate", "minutes", "streams", "pause_s"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < math.inf:
+            raise Usage(f"--{name.replace('_', '-')} must be positive, is {value:g}")
+    for name in ("words", "tokens_per_s"):
+        if not 0 <= getattr(args, name) < math.inf:
+            raise Usage(f"--{name.replace('_', '-')} must not be negative, is {getattr(args, name):g}")
+
+
+def check_url(text: str) -> None:
+    """Raises Usage for what no server can be reached by."""
+    try:
+        parts = urlsplit(text)
+        fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        fit = False
+    if not fit or any(c.isspace() for c in text):
+        raise Usage(f"--url {text} is no URL of a server", f"such as {URL}")
+
+
+def exit_code(facts: Mapping[str, object]) -> int:
+    """0 for a run that says something of the server: it was heard, and was there to the end. Refusals are answers."""
+    if "passed" in facts:
+        return 0 if facts["passed"] else 1
+    errors = facts["errors"]
+    assert isinstance(errors, dict)
+    return 0 if facts["heard"] and facts["server_answers"] and not LOST & errors.keys() else 1
+
+
+async def measure(args: argparse.Namespace, target: Target) -> dict[str, object]:
     alone = args.what == "ttfa"
-    rate = args.rate or (0.5 if alone else 1.0)
+    rate = (0.0 if alone else 1.0) if args.rate is None else args.rate
     prompts = longer(PROMPTS, args.words)
-    plan = calls(args.count, rate=rate, seed=args.seed, even=alone, prompts=prompts)
+    plan = calls(args.count, rate=rate or 1.0, seed=args.seed, even=alone, prompts=prompts)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
         before = await metrics(session, target, SERVER)
         start = time.monotonic() + 1.0
-        takes: list[Take] = await asyncio.gather(*(speak(session, target, call, start) for call in plan))
-        after = await metrics(session, target, SERVER)
-    return {"rate": rate, **summary(takes), "server": _server(before, after)}
+        if rate:
+            takes: list[Take] = await asyncio.gather(*(speak(session, target, call, start) for call in plan))
+        else:
+            takes = [await speak(session, target, call, time.monotonic() + PAUSE_S - call.due_s) for call in plan]
+        after = await metrics_if_there(session, target, SERVER)
+    return {
+        "rate": rate or None, **summary(takes), "server": _server(before, after or {}),
+        "server_answers": after is not None,
+    }  # fmt: skip
 
 
 def _server(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
@@ -111,6 +154,7 @@ def _server(before: dict[str, float], after: dict[str, float]) -> dict[str, floa
         "network_over_model": round(network_s / model_s, 4),
         "busy_s_per_audio_s": round((model_s + plan_s) / max(0.001, spent["tts_audio_seconds_total"]), 5),
         "underruns": spent["tts_underruns_total"],
+        "first_sound_least_ms": round(after.get("tts_first_sound_least_seconds", 0.0) * 1e3, 2),
     }  # fmt: skip
 
 

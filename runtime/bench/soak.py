@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.bench.arrivals import PROMPTS, Call
-from runtime.bench.clients import Target, metrics, setup_message
+from runtime.bench.clients import Target, metrics, metrics_if_there, setup_message
 
 # What each call does; most are good, or nothing would be checked.
 ACTS = ("speak", "speak", "speak", "leave", "cut", "stall", "garbage", "cancel", "empty")
 GARBAGE = ("", "{", "[]", '{"type":"text","text":1}', '{"type":"nonsense"}', "\ud7ff" * 50, '{"type":"setup"}' * 2)
 STALL_S = 3.0
-WATCHED = ("process_resident_memory_bytes", "tts_streams_active", "tts_sockets", "tts_underruns_total")
+UNDERRUNS = "tts_underruns_total"
+WATCHED = ("process_resident_memory_bytes", "tts_streams_active", "tts_sockets", UNDERRUNS)
 # Few sounds, so that each is heard often enough to be compared.
 TEXTS, SEEDS, SEED_STEP = PROMPTS[:4], 2, 1000
 ROUNDING_MAX = 8  # of 32767
@@ -45,6 +46,7 @@ class Tally:
     compared: int = 0
     forks: int = 0
     wrong: list[str] = field(default_factory=list)
+    gone: bool = False  # the server does not answer any more
     memory: list[float] = field(default_factory=list)
 
 
@@ -63,17 +65,18 @@ async def soak(
         ]
         await asyncio.gather(*callers)
         await watcher
-        after = await _settled(session, target)
+        after = await _settled(session, target, tally)
     half = tally.memory[len(tally.memory) // 2 :]
     growth = (max(half[-3:], default=0.0) - min(half[:3], default=0.0)) / 2**20
-    leaked = after.get("tts_streams_active", 0.0)
+    leaked = None if tally.gone else after.get("tts_streams_active", 0.0)
     return {
         "minutes": minutes, "streams": streams, "acts": dict(sorted(tally.acts.items())),
         "outcomes": dict(sorted(tally.outcomes.items())), "sounds_compared": tally.compared,
         "forks": tally.forks, "wrong_sound": tally.wrong[:5], "lanes_leaked": leaked,
         "memory_mib": {"start": _mib(before), "end": _mib(after), "growth_second_half": round(growth, 2)},
-        "underruns": after.get("tts_underruns_total", 0.0) - before.get("tts_underruns_total", 0.0),
-        "passed": not tally.wrong and not leaked and bool(tally.compared)
+        "server_answers": not tally.gone,
+        "underruns": None if tally.gone else after.get(UNDERRUNS, 0.0) - before.get(UNDERRUNS, 0.0),
+        "passed": not tally.wrong and not tally.gone and not leaked and bool(tally.compared)
         and tally.forks <= max(1, FORKS_MAX * tally.compared),
     }  # fmt: skip
 
@@ -82,23 +85,29 @@ def _mib(values: dict[str, float]) -> float:
     return round(values.get("process_resident_memory_bytes", 0.0) / 2**20, 1)
 
 
-async def _settled(session: aiohttp.ClientSession, target: Target) -> dict[str, float]:
+async def _settled(session: aiohttp.ClientSession, target: Target, tally: Tally) -> dict[str, float]:
     """The metrics once no stream is active, or after the longest a stream may be kept for a reader."""
-    values = await metrics(session, target, WATCHED)
+    values = await _seen(session, target, tally)
     for _ in range(60):
         if not values.get("tts_streams_active"):
             break
         await asyncio.sleep(0.5)
-        values = await metrics(session, target, WATCHED)
+        values = await _seen(session, target, tally)
     return values
+
+
+async def _seen(session: aiohttp.ClientSession, target: Target, tally: Tally) -> dict[str, float]:
+    values = await metrics_if_there(session, target, WATCHED)
+    tally.gone |= values is None
+    return values or {}
 
 
 async def _watch(
     session: aiohttp.ClientSession, target: Target, tally: Tally, end: float, say: Callable[[str], None]
 ) -> None:
     loop = asyncio.get_running_loop()
-    while loop.time() < end and not tally.wrong:
-        values = await metrics(session, target, WATCHED)
+    while loop.time() < end and not tally.wrong and not tally.gone:
+        values = await _seen(session, target, tally)
         tally.memory.append(values.get("process_resident_memory_bytes", 0.0))
         say(f"{end - loop.time():.0f} s left, {_mib(values)} MiB, {tally.compared} compared, {len(tally.wrong)} wrong")
         await asyncio.sleep(min(10.0, max(0.5, (end - loop.time()) / 12)))
@@ -108,7 +117,7 @@ async def _caller(
     session: aiohttp.ClientSession, target: Target, tally: Tally, rng: random.Random, end: float, pause_s: float
 ) -> None:
     loop = asyncio.get_running_loop()
-    while loop.time() < end and not tally.wrong:  # one wrong sound is enough
+    while loop.time() < end and not tally.wrong and not tally.gone:  # one wrong sound is enough
         act = rng.choice(ACTS)
         call = Call(0.0, rng.choice(TEXTS), SEED_STEP * rng.randrange(SEEDS))
         tally.acts[act] += 1

@@ -17,10 +17,11 @@ from typing import Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-from runtime.errors import NameUnknown
+from runtime.errors import CheckpointInvalid
 
 # The checkpoint's codec config names its type; the published Mimi config has no such key.
 CODECS = {"mimi": "runtime.model.mimi", "spectral": "runtime.model.spectral"}
+SLOTS = {"spectral": 4}  # parts of a frame that have as many codes each
 
 
 class CodecState(Protocol):
@@ -79,6 +80,19 @@ class VoiceEncoder(Protocol):
         """Codes [B, K, T] of pcm [B, samples] at the codec's rate; a last partial frame is filled up with silence."""
 
 
+def _kind(config: Mapping[str, Any] | None) -> str:
+    kind = str((config or {}).get("type", "mimi"))
+    if kind not in CODECS:
+        raise CheckpointInvalid("config.json: codec.type", f"must be one of {', '.join(sorted(CODECS))}, is {kind!r}")
+    return kind
+
+
+def codebook_counts(config: Mapping[str, Any] | None, n_q: int) -> list[int]:
+    """How many codes a frame may be spoken with, of the `n_q` there are. Raises CheckpointInvalid for no codec."""
+    slots = SLOTS.get(_kind(config), 1)
+    return [count for count in range(max(2, slots), n_q + 1) if count % slots == 0]
+
+
 def load_codec(
     tensors: Mapping[str, Tensor],
     config: Mapping[str, Any] | None,
@@ -91,10 +105,8 @@ def load_codec(
 
     `is_steady`: hold the matrices in the forms of eager steps on a processor, see matrices.py. The module of each type
     has the same function `load(tensors, config, *, n_q, device, is_steady) -> Codec`; it is imported only when
-    asked for. Raises NameUnknown for a type we do not have, CheckpointInvalid for a tensor that does not fit.
+    asked for. Raises CheckpointInvalid for a type we do not have and for a tensor that does not fit.
     """
-    kind = str((config or {}).get("type", "mimi"))
-    if kind not in CODECS:
-        raise NameUnknown("codec type", kind, CODECS)
+    kind = _kind(config)
     module = importlib.import_module(CODECS[kind])
     return cast(Codec, module.load(tensors, config, n_q=n_q, device=torch.device(device), is_steady=is_steady))

@@ -15,7 +15,7 @@ from runtime.lanes import INTS_BEFORE_FORCED, NOT_FORCED, NOTHING, LaneTensors
 from runtime.model.codec import Codec
 from runtime.model.depth import each_way
 from runtime.model.layout import SpeechModel
-from runtime.model.sampling import Temperature, likeliest, sample
+from runtime.model.sampling import Temperature, likeliest, ranked, ranked_by_sorting, sample
 from runtime.wordfeed import NEW_WORD, PAD
 
 
@@ -35,6 +35,7 @@ class FrameStep:
         config, device = model.config, model.device
         self.model, self.codec = model, codec
         self.codebooks = model.depth.codebooks
+        self._rank = ranked_by_sorting if model.is_steady else ranked
         self._delays = torch.tensor(config.delays.codebook_delays, device=device)
         self._used = self._delays[: self.codebooks]
         self._first = self._used + config.delays.delay_steps  # [K]: the first step at which a code is spoken
@@ -66,7 +67,7 @@ class FrameStep:
         # Guidance never touches the text: the null rows do not hear it.
         logits = text_logits[:: s.ways].float()
         logits[:, PAD] += s.bonus[:, 0]
-        chosen = likeliest(logits) if greedy else sample(logits, Temperature(s.text_temp), s.noise_text)
+        chosen = likeliest(logits) if greedy else self._drawn(logits, Temperature(s.text_temp), s.noise_text)
         asked = chosen == NEW_WORD
         token = torch.where(asked, s.ints[:, 2], s.ints[:, 1])
         if probe is not None:
@@ -80,6 +81,9 @@ class FrameStep:
             frame = s.history.gather(2, self._columns.expand(s.lanes, -1, 1)).squeeze(2)
             ready = advance & (s.offset > config.delays.first_frame_step)
             s.pcm.copy_(self.codec.decode_step(frame, s.codec, ready))
+
+    def _drawn(self, logits: Tensor, temp: Temperature, noise: Tensor) -> Tensor:
+        return sample(logits, temp, noise, self._rank)
 
     def _split(self, text: Tensor) -> tuple[Tensor, Tensor]:
         """The two streams' tokens in a text token, -1 for none."""
@@ -126,7 +130,7 @@ class FrameStep:
                 logits = null + (own - null) * s.guidance
             if probe is not None and probe.depth_logits is not None:
                 probe.depth_logits.append(logits)
-            return likeliest(logits) if greedy else sample(logits, temp, s.noise_audio[:, k])
+            return likeliest(logits) if greedy else self._drawn(logits, temp, s.noise_audio[:, k])
 
         spoken = depth.frame(summary, rows, choose, guided=s.ways > 1)
         spoken = torch.where(s.offset.unsqueeze(1) < self._first, NOTHING, spoken)

@@ -35,6 +35,7 @@ class SpeechModel:
     conditioning: Conditioning
     dtype: torch.dtype
     device: torch.device
+    is_steady: bool  # held as eager steps on a processor take it, which nothing compiles or captures
 
 
 def expected(config: ModelConfig) -> dict[str, Shape]:
@@ -121,7 +122,7 @@ def assemble(
     load = _Loader(tensors, dtype, device, int8, is_steady)
     return SpeechModel(
         config, _temporal(config, load), _depth(config, load, codebooks or config.dep_q),
-        _conditioning(config, load), dtype, device,
+        _conditioning(config, load), dtype, device, is_steady,
     )  # fmt: skip
 
 
@@ -138,8 +139,8 @@ class _Loader:
         return self._tensors[name].to(self._device, self._dtype)
 
     def held(self, matrix: Tensor) -> Matrix:
-        """A transformer's matrix, in 8 bits where that is asked for."""
-        return Int8Matrix.of(matrix) if self._int8 else self.head(matrix)
+        """A transformer's matrix, in 8 bits where that is asked for and it is of a width that can be."""
+        return Int8Matrix.of(matrix) if self._int8 and Int8Matrix.takes(matrix) else self.head(matrix)
 
     def head(self, matrix: Tensor) -> Matrix:
         """A matrix that chooses tokens: never in 8 bits."""

@@ -18,8 +18,11 @@ from torch import Tensor
 
 # Below this many weights a call into oneDNN (13 us) costs more than the product; measured on AVX-512.
 PACKED_MIN = 128 * 1024
-# MKL multiplies 1, 2 and 3 rows by other kernels than 4 and more, oneDNN a single one by another for the widest.
+# MKL multiplies 1, on AMD also 2 and 3 rows by other kernels than more, oneDNN a single one for the widest.
 ROWS_MIN, PACKED_ROWS_MIN = 4, 2
+# Its kernels take up to 16 rows at a time; held to AVX2 on an Intel processor it rounds 7 and 8 of them by themselves.
+TRIED_ROWS = (*range(ROWS_MIN, 17), 33, 64)
+INT8_COLUMNS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,14 @@ class Int8Matrix:
     scale: Tensor  # [out] bfloat16
 
     @staticmethod
+    def takes(weight: Tensor) -> bool:
+        """Whether the product reads within such a matrix: with other widths it reads past its end and crashes."""
+        return weight.shape[1] % INT8_COLUMNS == 0
+
+    @staticmethod
     def of(weight: Tensor) -> Int8Matrix:
+        if not Int8Matrix.takes(weight):
+            raise ValueError(f"{weight.shape[1]} columns are no multiple of {INT8_COLUMNS}")
         scale = (weight.abs().amax(dim=1).float() / 127.0).clamp(min=1e-12)
         values = (weight.float() / scale.unsqueeze(1)).round_().to(torch.int8)
         return Int8Matrix(values, scale.to(torch.bfloat16))
@@ -73,10 +83,18 @@ class PackedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class RowMatrix:
-    """A matrix where it lies, multiplied by four rows at least: by fewer, each number of rows has its own rounding."""
+    """A matrix with its columns in a row, multiplied by four rows at least: fewer may have a rounding of their own.
 
-    turned: Tensor  # [in, out], a view of the weight
+    Where the weight lies as it was read, MKL on Intel processors sums up to 15 rows otherwise than more of them; and on
+    some machines it does so either way.
+    """
+
+    turned: Tensor  # [in, out]
     bias: Tensor | None
+
+    @staticmethod
+    def of(weight: Tensor, bias: Tensor | None = None) -> RowMatrix:
+        return RowMatrix(weight.t().contiguous(), bias)
 
     def times(self, x: Tensor) -> Tensor:
         if x.shape[0] < ROWS_MIN:
@@ -88,6 +106,13 @@ class RowMatrix:
         if rows < ROWS_MIN:
             return torch.addmm(padded(x, ROWS_MIN), padded(y, ROWS_MIN), self.turned)[:rows]
         return torch.addmm(x, y, self.turned)
+
+    def is_steady(self) -> bool:
+        """Whether this machine's library gives a row the same bits in every number of rows: seen by trying."""
+        draws = torch.Generator().manual_seed(0)
+        x = torch.randn(TRIED_ROWS[-1], self.turned.shape[0], generator=draws)
+        whole = self._times(x)
+        return all(torch.equal(self._times(x[:rows]), whole[:rows]) for rows in TRIED_ROWS)
 
     def _times(self, x: Tensor) -> Tensor:
         return torch.mm(x, self.turned) if self.bias is None else torch.addmm(self.bias, x, self.turned)
@@ -115,11 +140,13 @@ def steady(weight: Tensor, bias: Tensor | None = None) -> Matrix:
     """The quickest form on a processor whose rows keep their bits in any company. weight: [out, in]."""
     if weight.device.type != "cpu":
         raise ValueError("steady forms are for processors")
-    if weight.dtype == torch.float32:
-        packed = weight.numel() >= PACKED_MIN and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    else:
-        packed = packs_bfloat16()
-    return PackedMatrix.of(weight, bias) if packed else RowMatrix(weight.t(), bias)
+    if weight.dtype != torch.float32:
+        return PackedMatrix.of(weight, bias) if packs_bfloat16() else RowMatrix.of(weight, bias)
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return RowMatrix.of(weight, bias)
+    if weight.numel() < PACKED_MIN and (rows := RowMatrix.of(weight, bias)).is_steady():
+        return rows
+    return PackedMatrix.of(weight, bias)
 
 
 def packs_bfloat16() -> bool:

@@ -81,6 +81,9 @@ _FIXED: dict[str, dict[str, object]] = {
     },
 }  # fmt: skip
 
+# More is a slip of the pen, which would be allocated or counted to.
+VALUE_MAX, LAYERS_MAX = 1_000_000, 1000
+
 
 def parse_mimi_config(raw: Mapping[str, Any] | None) -> MimiConfig:
     """The configuration in the public package's JSON; None is the published one.
@@ -90,6 +93,8 @@ def parse_mimi_config(raw: Mapping[str, Any] | None) -> MimiConfig:
     """
     if raw is None:
         return MimiConfig()
+    if not isinstance(raw, Mapping):
+        raise CheckpointInvalid("mimi config", f"must be a JSON object, is {raw!r}")
     found: dict[str, Any] = {}
     for section in ("", "seanet", "transformer", "quantizer"):
         values = _section(raw, section)
@@ -97,7 +102,7 @@ def parse_mimi_config(raw: Mapping[str, Any] | None) -> MimiConfig:
         for key, value in values.items():
             where = f"mimi config {section + '.' if section else ''}{key}"
             if key in places:
-                found[key] = tuple(value) if key == "ratios" else value
+                found[key] = tuple(value) if isinstance(value, list) else value
             elif key not in fixed:
                 raise CheckpointInvalid(where, "unknown key")
             elif fixed[key] is not ... and value != fixed[key]:
@@ -121,13 +126,18 @@ def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _check(config: MimiConfig, transformer: Mapping[str, Any], quantizer: Mapping[str, Any]) -> None:
+    if not isinstance(config.ratios, tuple) or len(config.ratios) not in range(1, LAYERS_MAX):
+        raise CheckpointInvalid("mimi config ratios", f"{config.ratios!r} is not a list of strides")
     for f in fields(config):
         values = getattr(config, f.name)
-        for value in values if isinstance(values, tuple) else (values,):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise CheckpointInvalid(f"mimi config {f.name}", f"{value!r} is not a number above 0")
+        most = LAYERS_MAX if "layers" in f.name else VALUE_MAX
+        kind = int | float if f.name in ("frame_rate", "max_period") else int
+        for value in values if isinstance(values, tuple) and f.name == "ratios" else (values,):
+            if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value <= most:
+                raise CheckpointInvalid(f"mimi config {f.name}", f"{value!r} is not a number above 0, at most {most}")
     widths = [transformer.get("d_model"), transformer.get("input_dimension"), quantizer.get("input_dimension")]
-    widths += [quantizer.get("output_dimension"), *(transformer.get("output_dimensions") or ())]
+    outputs = transformer.get("output_dimensions")
+    widths += [quantizer.get("output_dimension"), *(outputs if isinstance(outputs, list) else [outputs])]
     if any(w is not None and w != config.dimension for w in widths):
         raise CheckpointInvalid("mimi config seanet.dimension", f"{config.dimension} differs from another width")
     if config.frame_samples % config.hop or config.resample_stride < 2:

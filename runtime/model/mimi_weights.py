@@ -24,7 +24,7 @@ NEWER_NAMES = {
 
 
 def checked(tensors: Mapping[str, Tensor], config: MimiConfig) -> dict[str, Tensor]:
-    """The same tensors under their published names. Raises CheckpointInvalid for a missing, extra or misshapen one."""
+    """The same tensors under their published names. Raises CheckpointInvalid for one that does not fit."""
     found = {_published(name): tensor for name, tensor in tensors.items()}
     expected = expected_shapes(config)
     for name, shape in expected.items():
@@ -32,6 +32,8 @@ def checked(tensors: Mapping[str, Tensor], config: MimiConfig) -> dict[str, Tens
             raise CheckpointInvalid(name, f"is missing from the Mimi checkpoint (expected shape {list(shape)})")
         if tuple(found[name].shape) != shape:
             raise CheckpointInvalid(name, f"has shape {list(found[name].shape)}, expected {list(shape)}")
+        if not found[name].is_floating_point():
+            raise CheckpointInvalid(name, f"has type {found[name].dtype}, expected a float type")
     extra = sorted(found.keys() - expected.keys())
     if extra:
         raise CheckpointInvalid(extra[0], f"is not part of a Mimi checkpoint ({len(extra)} such)")
@@ -72,9 +74,9 @@ def on_device(weights: Mapping[str, Tensor], names: Iterable[str], device: torch
     """The named tensors as float32 on the device, each checked to be finite (by its sum: one pass, no copy)."""
     chosen = {}
     for name in names:
-        chosen[name] = weights[name].to(device, torch.float32)
-        if not bool(chosen[name].sum().isfinite()):
+        if not bool(weights[name].sum(dtype=torch.float32).isfinite()):
             raise CheckpointInvalid(name, "holds NaN or infinity")
+        chosen[name] = weights[name].to(device, torch.float32)
     return chosen
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 from runtime.model.mimi_config import MimiConfig
@@ -23,6 +23,13 @@ def _conv(
     return StreamConv(weight, bias, tails, stride=stride, dilation=dilation)
 
 
+def elu(x: Tensor) -> Tensor:
+    """max(x, exp(min(x, 0)) - 1). The library's own spends three times as long on exact places far below one step of
+    16 bit: exp(x) - 1 is wrong by 6e-8 at most."""
+    below = x.clamp(max=0).exp_().sub_(1)
+    return torch.maximum(x, below, out=below)
+
+
 class Residual:
     """ELU, kernel 3 to fewer channels, ELU, kernel 1 back, and the input added."""
 
@@ -31,18 +38,18 @@ class Residual:
         self._widen = _conv(w, f"{name}.block.3", tails)
 
     def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
-        hidden = self._narrow(F.elu(x), tails, keep)
-        return self._widen(F.elu_(hidden), tails, keep).add_(x)
+        hidden = self._narrow(elu(x), tails, keep)
+        return self._widen(elu(hidden), tails, keep).add_(x)
 
 
 class Activated:
-    """ELU before a convolution. Its input is the previous layer's fresh result, so it is overwritten."""
+    """ELU before a convolution."""
 
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
 
     def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
-        return self._layer(F.elu_(x), tails, keep)
+        return self._layer(elu(x), tails, keep)
 
 
 def decoder_layers(w: Mapping[str, Tensor], c: MimiConfig, tails: TailList) -> list[Layer]:

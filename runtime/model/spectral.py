@@ -177,8 +177,29 @@ def load(
     for name in TENSORS:
         if name not in tensors:
             raise CheckpointInvalid(name, "the spectral codec needs this tensor")
-    books = tensors["quantizer.codebooks"]
-    slots = int((config or {}).get("slots", 4))
-    if slots != 4 or n_q % slots or not 0 < n_q // slots <= books.shape[0]:
-        raise CheckpointInvalid("n_q", f"{n_q} codes do not fill 4 slots with at most {books.shape[0]} stages")
+    _check(tensors)
+    stages = tensors["quantizer.codebooks"].shape[0]
+    if (config or {}).get("slots", 4) != 4 or n_q % 4 or not 0 < n_q // 4 <= stages:
+        raise CheckpointInvalid("config.json: n_q", f"{n_q} codes do not fill 4 slots with at most {stages} stages")
     return SpectralCodec(tensors, n_q, device)
+
+
+def _check(tensors: Mapping[str, Tensor]) -> None:
+    """All shapes follow from the number of codes and bands; values must be finite floats."""
+    books, _, _, harmonic, noise = (tensors[name] for name in TENSORS)
+    for name in sorted(tensors.keys() - set(TENSORS)):
+        raise CheckpointInvalid(name, "is not part of a spectral codec")
+    for name, tensor, dims in ((TENSORS[0], books, 3), (TENSORS[3], harmonic, 2), (TENSORS[4], noise, 2)):
+        if tensor.dim() != dims or 0 in tensor.shape:
+            raise CheckpointInvalid(name, f"has shape {list(tensor.shape)}, expected {dims} dimensions")
+    both, bins = ROWS // 4 * (harmonic.shape[0] + noise.shape[0] + 2), WINDOW // 2 + 1
+    shapes = (
+        books.shape, (books.shape[2], both), (both,), (harmonic.shape[0], bins), (noise.shape[0], bins),
+    )  # fmt: skip
+    for name, shape in zip(TENSORS, shapes, strict=True):
+        if tensors[name].shape != shape:
+            raise CheckpointInvalid(name, f"has shape {list(tensors[name].shape)}, expected {list(shape)}")
+        if not tensors[name].is_floating_point():
+            raise CheckpointInvalid(name, f"has type {tensors[name].dtype}, expected a float type")
+        if not bool(torch.isfinite(tensors[name]).all()):
+            raise CheckpointInvalid(name, "holds NaN or infinity")

@@ -17,6 +17,10 @@ from torch import Tensor
 
 from runtime.model.matrices import Product
 
+# A product with fewer columns than a vector register has places wastes the rest of it: a narrow convolution computes
+# several neighbouring steps as one row, by a matrix that is zero where a step does not see an input.
+COLUMNS_MIN = 16
+
 
 @dataclass(frozen=True)
 class Tail:
@@ -57,10 +61,25 @@ class StreamConv:
         self, weight: Tensor, bias: Tensor | None, tails: TailList, *, stride: int = 1, dilation: int = 1
     ) -> None:
         out, into, self._taps = weight.shape
-        flat = weight.permute(0, 2, 1).reshape(out, -1).contiguous()  # [C_out, taps * C_in]
-        self._product = Product(flat, bias, is_steady=tails.is_steady)
+        self._span = (self._taps - 1) * dilation + 1  # input steps that an output step lies in
         self._stride, self._dilation = stride, dilation
-        self._tail = tails.add((self._taps - 1) * dilation + 1 - stride, into)
+        self._products = {1: self._product(weight, bias, 1, tails)}
+        self._block = 1
+        while stride == 1 and self._block * out < COLUMNS_MIN:
+            self._block *= 2
+        if self._block > 1:
+            self._products[self._block] = self._product(weight, bias, self._block, tails)
+        self._tail = tails.add(self._span - stride, into)
+
+    def _product(self, weight: Tensor, bias: Tensor | None, block: int, tails: TailList) -> Product:
+        """From the inputs that `block` neighbouring output steps lie in to those steps."""
+        out, into, taps = weight.shape
+        step = self._dilation if block > 1 else 1  # a single step's window holds its taps alone
+        matrix = weight.new_zeros(block, out, (taps - 1) * step + block, into)
+        for k in range(block):
+            matrix[k, :, k : k + (taps - 1) * step + 1 : step] = weight.transpose(1, 2)
+        repeated = None if bias is None else bias.repeat(block)
+        return Product(matrix.view(block * out, -1), repeated, is_steady=tails.is_steady)
 
     @property
     def slot(self) -> int:
@@ -70,15 +89,17 @@ class StreamConv:
     def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
         if self._tail.rows:
             x = joined(x, self._tail, tails, keep)
-        if self._taps == 1 and self._stride == 1:
-            return self._product(x)
         lanes, rows, channels = x.shape
-        steps = (rows - (self._taps - 1) * self._dilation - 1) // self._stride + 1
+        steps = (rows - self._span) // self._stride + 1
+        block = self._block if steps % self._block == 0 else 1
+        runs, apart = (1, 1) if block > 1 or self._dilation == 1 else (self._taps, self._dilation)
+        run = (self._span + block - 1 if runs == 1 else 1) * channels  # as much of a window as lies together
         windows = x.as_strided(
-            (lanes, steps, self._taps, channels),
-            (x.stride(0), self._stride * channels, self._dilation * channels, 1),
+            (lanes, steps // block, runs, run),
+            (x.stride(0), self._stride * block * channels, apart * channels, 1),
         )
-        return self._product(windows.reshape(lanes * steps, -1)).view(lanes, steps, -1)
+        flat = windows.reshape(lanes * steps // block, -1)
+        return self._products[block](flat).view(lanes, steps, -1)
 
 
 class StreamUpsample:

@@ -23,7 +23,7 @@ from runtime.errors import Usage
 from runtime.port import Engine
 from runtime.scheduler import Costs
 from runtime.serve import moshi
-from runtime.serve.catalogue import Catalogue
+from runtime.serve.catalogue import Catalogue, check_state
 from runtime.serve.cloning import Cloner
 from runtime.serve.conductor import Conductor
 from runtime.serve.device import Device
@@ -43,6 +43,15 @@ from runtime.serve.wire import Setup, Wire
 SWEEP_S = 0.5
 # Formats whose first use loads a library: done before ready, so that nobody's first call pays for it.
 WARM_FORMATS = ("pcm_48000", "opus", "mp3", "ulaw_8000")
+FRONT = """This is a speech server (tts serve).
+
+/openapi.yaml    its HTTP interfaces
+/asyncapi.yaml   its WebSockets
+/livez /readyz   whether it lives, and takes calls
+/metrics         counts and times, for Prometheus
+
+POST /v1/tts {"text": "Hello there."} speaks; the interfaces take an API key as x-api-key or Authorization: Bearer.
+"""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -69,6 +78,8 @@ class Server:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         _check_keyless(settings)
+        if settings.state:
+            check_state(Path(settings.state))
         self.settings, self._make_engine, self._default_voice, self._clock = settings, make_engine, default_voice, clock
         self._door = Door(self._keyring(), wall_clock)
         self._device = Device(self._conduct, clock=clock, deliver=self._deliver, ready=self._is_ready)
@@ -161,12 +172,7 @@ class Server:
     def _open_for_callers(self) -> None:
         engine, costs = self._engine, self.costs
         assert engine and costs
-        limit = self.settings.streams_max or engine.lanes
-        fits = capacity(
-            costs.full, frame_s=costs.frame_s, load_max=self.settings.load_max, lanes=min(limit, engine.lanes),
-            joining_s=costs.turn_s,
-        )
-        self.admission.capacity = min(limit, engine.lanes) if self.settings.streams_max else fits
+        self._set_capacity(costs)
         catalogue = Catalogue(
             engine.voices, default=self._default_voice, aliases=self.settings.voice_aliases,
             state=Path(self.settings.state) if self.settings.state else None,
@@ -184,8 +190,18 @@ class Server:
         gradium = GradiumApi(catalogue, cloner, self._door, self.meters)
         self._parts = _Parts(hub, SpeechHttp(hub, self._door), gradium, catalogue)
         self.admission.warm = True
-        self.meters.capacity.set(self.admission.capacity)
         self.meters.ready.set(0 if self.admission.draining else 1)
+
+    def _set_capacity(self, costs: Costs) -> None:
+        """As many streams as fit by these costs, or as many as the setting says."""
+        assert self._engine
+        self.costs = costs
+        lanes, settings = self._engine.lanes, self.settings
+        self.admission.capacity = min(settings.streams_max, lanes) if settings.streams_max else capacity(
+            costs.full, frame_s=costs.frame_s, load_max=settings.load_max, lanes=lanes, joining_s=costs.turn_s
+        )
+        self.meters.capacity.set(self.admission.capacity)
+        self.meters.least.set(costs.first_sound_s(self._engine.delay_steps, self._engine.first_frame_step))
 
     def _send(self, *commands: Command) -> None:
         self._device.send(*commands)
@@ -203,12 +219,15 @@ class Server:
             used = now_used
             if self._parts:
                 self._parts.hub.sweep()
+                if (costs := self._device.costs) and costs is not self.costs:
+                    self._set_capacity(costs)
 
     def _app(self) -> web.Application:
         app = web.Application(
             middlewares=[errors_spelled], client_max_size=self.settings.message_bytes_max
         )
         app.add_routes([
+            web.get("/", self._front),
             web.get("/livez", self._livez), web.get("/readyz", self._readyz), web.get("/metrics", self._metrics),
             web.get("/openapi.yaml", self._document), web.get("/asyncapi.yaml", self._document),
             web.get("/api/speech/tts", self._gradium_socket),
@@ -266,6 +285,10 @@ class Server:
     async def _moshi_socket(self, request: web.Request) -> web.StreamResponse:
         setup, wire = moshi.setup_of(request.query)
         return await self._socket(request, wire, setup)
+
+    async def _front(self, request: web.Request) -> web.Response:
+        """For whoever opens the address in a browser: what this is, and where to look."""
+        return web.Response(text=FRONT)
 
     async def _livez(self, request: web.Request) -> web.Response:
         stuck = self._device.stuck(self.settings.stuck_s)

@@ -8,16 +8,17 @@ other unknown name is refused with the list of those there are, unless the opera
 from __future__ import annotations
 
 import json
-import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from runtime.errors import NameUnknown, Usage
 from runtime.port import Pronunciation
 from runtime.serve import openai
-from runtime.serve.wire import WireError, get_flag, get_text
+from runtime.serve.wire import WireError, get_flag, get_text, required_text
+from runtime.whole_file import check_place, whole_file
 
 # Voices that client libraries ask for when their user named none.
 CLIENT_DEFAULTS = ("default", "vjFyp2BcCyTlUmYb", "_6Aslh2DxfmnRLmP")
@@ -106,7 +107,7 @@ class Catalogue:
 
     def make_voice(self, obj: Mapping[str, object]) -> Voice:
         """A new voice as a mix of existing ones. Raises WireError."""
-        mix = get_text(obj, "mix")
+        mix = required_text(obj, "mix")
         for part in mix.split("+"):
             if part.split(":")[0] not in self._own:
                 raise WireError("voice_unknown", str(NameUnknown("voice", part.split(":")[0], self._own)))
@@ -121,9 +122,15 @@ class Catalogue:
     def add_clone(self, uid: str, obj: Mapping[str, object], clip: bytes) -> Voice:
         """The voice that the engine now knows by its uid; its clip (a WAV) is kept beside the state file."""
         filename = get_text(obj, "filename", "clip")
-        if path := self.clip(uid):
-            path.write_bytes(clip)
-        return self._add(uid, uid, get_text(obj, "name") or filename, obj, filename)
+        path = self.clip(uid)
+        try:
+            if path:
+                with _kept(path):
+                    path.write_bytes(clip)
+            return self._add(uid, uid, get_text(obj, "name") or filename, obj, filename)
+        except WireError:
+            _remove(path)
+            raise
 
     def clip(self, uid: str) -> Path | None:
         """Where a clone's clip lies; None where nothing is kept."""
@@ -134,8 +141,7 @@ class Catalogue:
             uid, name, mix, get_text(obj, "description", chars_max=2_000), get_text(obj, "language", "en"), made=True,
             filename=filename,
         )  # fmt: skip
-        self._made[voice.uid] = voice
-        self._save()
+        self._keep(made=self._made | {voice.uid: voice})
         return voice
 
     def update_voice(self, uid: str, obj: Mapping[str, object]) -> Voice:
@@ -144,15 +150,13 @@ class Catalogue:
             old, name=get_text(obj, "name") or old.name, language=get_text(obj, "language") or old.language,
             description=get_text(obj, "description", chars_max=2_000) or old.description,
         )  # fmt: skip
-        self._made[uid] = voice
-        self._save()
+        self._keep(made=self._made | {uid: voice})
         return voice
 
     def delete_voice(self, uid: str) -> None:
-        del self._made[self._changeable(uid).uid]
-        self._save()
-        if path := self.clip(uid):
-            path.unlink(missing_ok=True)
+        gone = self._changeable(uid)
+        self._keep(made={key: voice for key, voice in self._made.items() if key != gone.uid})
+        _remove(self.clip(uid))
 
     def pronunciations(self) -> list[Dictionary]:
         return list(self._pronunciations.values())
@@ -172,14 +176,12 @@ class Catalogue:
             uid or secrets.token_urlsafe(12), get_text(obj, "name"), get_text(obj, "language", "en"),
             _rules(obj.get("rules")),
         )  # fmt: skip
-        self._pronunciations[made.uid] = made
-        self._save()
+        self._keep(pronunciations=self._pronunciations | {made.uid: made})
         return made
 
     def delete_pronunciation(self, uid: str) -> None:
         self.pronunciation(uid)
-        del self._pronunciations[uid]
-        self._save()
+        self._keep(pronunciations={key: rules for key, rules in self._pronunciations.items() if key != uid})
 
     def _find(self, name: str) -> str | None:
         if name in self._own:
@@ -224,20 +226,44 @@ class Catalogue:
         except (OSError, ValueError, KeyError, TypeError) as why:
             raise Usage(f"{self._state}: is not a state file of ours: {why}", "move it away to start afresh") from None
 
-    def _save(self) -> None:
-        """Whole or not at all: written beside, then renamed."""
-        if self._state is None:
-            return
-        body = {
-            "voices": [asdict(v) for v in self._made.values()],
-            "pronunciations": [asdict(p) for p in self._pronunciations.values()],
-        }
-        beside = self._state.with_name(self._state.name + ".new")
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump(body, file, ensure_ascii=False, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.rename(self._state)
+    def _keep(
+        self, made: dict[str, Voice] | None = None, pronunciations: dict[str, Dictionary] | None = None
+    ) -> None:
+        """What there is from now on, once it is on disk. Raises WireError where that fails, and nothing has changed."""
+        made = self._made if made is None else made
+        pronunciations = self._pronunciations if pronunciations is None else pronunciations
+        if self._state is not None:
+            body = {
+                "voices": [asdict(v) for v in made.values()],
+                "pronunciations": [asdict(p) for p in pronunciations.values()],
+            }
+            with _kept(self._state), whole_file(str(self._state)) as file:
+                file.write(json.dumps(body, ensure_ascii=False, indent=1).encode())
+        self._made, self._pronunciations = made, pronunciations
+
+
+def check_state(path: Path) -> None:
+    """Raises Usage where what clients make could not be kept: found at the start, not by the first of them."""
+    try:
+        check_place(str(path))
+    except OSError as why:
+        hint = "make its directory, or name another"
+        raise Usage(f"--state {path}: cannot be written: {why.strerror}", hint) from None
+
+
+@contextmanager
+def _kept(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as why:
+        raise WireError("storage", f"nothing was changed: {path.name} cannot be written: {why.strerror}") from None
+
+
+def _remove(path: Path | None) -> None:
+    """A clip that nothing names any more; one that cannot be removed does no harm."""
+    if path:
+        with suppress(OSError):
+            path.unlink()
 
 
 def _rules(value: object) -> tuple[Pronunciation, ...]:

@@ -34,7 +34,11 @@ class Cloner:
         uid = self._catalogue.new_uid()
         async with self._one:
             wav = await asyncio.to_thread(self._make, uid, clip, _start_s(fields))
-        return self._catalogue.add_clone(uid, fields, wav)
+        try:
+            return self._catalogue.add_clone(uid, fields, wav)
+        except WireError:
+            self._facts.forget(uid)
+            raise
 
     def forget(self, voice: Voice) -> None:
         if voice.cloned:

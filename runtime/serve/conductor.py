@@ -16,7 +16,7 @@ import numpy as np
 from runtime.audio_silence import LeadTrimmer, end_ramp
 from runtime.errors import NameUnknown, SpeechError
 from runtime.port import Engine, FrameOut, LaneState, Pcm, WordTime
-from runtime.scheduler import OFTEN, Costs, Influx, LaneView, Next, Plan, plan
+from runtime.scheduler import Costs, Influx, LaneView, Newcomers, Next, Plan, plan
 from runtime.serve.traffic import (
     Broken,
     Close,
@@ -33,9 +33,14 @@ from runtime.serve.traffic import (
     Sound,
     Words,
 )
+from runtime.step_cost import StepWatch
 
 # However slow a step was, newcomers are not planned out for longer than this makes them wait.
 PACE_MAX = 3.0
+# How often the steps made are compared with what was measured at the start.
+REVIEW_S = 5.0
+# A listener counts as dry so much earlier: a step may be uneven, and sound takes a while through the event loop.
+MARGIN_S = 0.005
 # Who has more than a second in hand gets four frames at a time: encoding, framing and sending cost by the piece.
 PARCEL_FRAMES, COMFORT_S = 4, 1.0
 
@@ -52,6 +57,7 @@ class _Seat:
     waiting_since: float
     dry_at: float | None = None
     held: bool = False
+    asked_at: float = 0.0  # when what ended its last want of text was asked
     starved: bool = True  # a fresh stream has no text; so the first Paused is for text that really ran dry
     sound_s: float = 0.0  # of the model's own time line, before trimming
     heard: bool = False
@@ -89,10 +95,15 @@ class Conductor:
         self._seats: dict[int, _Seat] = {}
         self._by_lane: dict[int, _Seat] = {}
         self._pace = 1.0
-        self._leads = 0  # lead steps since the last whole one
         self._influx = Influx()
-        self._alone_s = costs.first_sound_s(engine.delay_steps, engine.first_frame_step)
+        self._watches = StepWatch(costs.full, engine.lanes), StepWatch(costs.lead, engine.lanes)
+        self._review_at = clock() + REVIEW_S
         self.tally = Tally()
+
+    @property
+    def costs(self) -> Costs:
+        """What steps cost: as measured at the start, corrected by the steps made since."""
+        return self._costs
 
     @property
     def seated(self) -> int:
@@ -119,7 +130,7 @@ class Conductor:
         began = self._clock()
         out: list[Happening] = []
         views = self._views(began, out)
-        decision = plan(views, self._costs.slower(self._pace), began, often=self._often(began), leads=self._leads)
+        decision = plan(views, self._costs.slower(self._pace), began, newcomers=self._newcomers(began))
         if not decision.lanes:
             return out, decision.wake_at
         self._step(decision, began, out)
@@ -138,6 +149,8 @@ class Conductor:
             self._seats[command.sid] = self._by_lane[lane] = seat
 
     def _obey(self, seat: _Seat, command: Command, out: list[Happening]) -> None:
+        if isinstance(command, Feed | Flush | End) and self._engine.state(seat.lane) is LaneState.STARVED:
+            seat.asked_at = min(command.at, self._clock())
         match command:
             case Feed(entries=entries):
                 self._engine.feed(seat.lane, entries)
@@ -169,8 +182,12 @@ class Conductor:
                 self._send(seat, out)
             if seat.starved or seat.held:
                 continue
-            kind = Next.LEAD if state is LaneState.LEAD else Next.FULL
-            views.append(LaneView(seat.lane, kind, seat.dry_at, seat.waiting_since, seat.ahead_max_s, seat.priority))
+            dry_at = None if seat.dry_at is None else seat.dry_at - MARGIN_S
+            views.append(LaneView(
+                seat.lane, Next.LEAD if state is LaneState.LEAD else Next.FULL, dry_at, seat.waiting_since,
+                seat.ahead_max_s, seat.priority, max(0, self._engine.delay_steps - seat.steps),
+                max(1, self._engine.first_frame_step + 1 - max(self._engine.delay_steps, seat.steps)),
+            ))  # fmt: skip
         return views
 
     def _note_text(self, seat: _Seat, state: LaneState, now: float, out: list[Happening]) -> None:
@@ -183,12 +200,13 @@ class Conductor:
         if (seat.starved or seat.held) and not starved and (seat.dry_at is None or seat.dry_at < now):
             seat.dry_at = None
             if seat.starved:
-                seat.waiting_since = now
+                seat.waiting_since = seat.asked_at
                 self._influx.note(now)
         seat.starved = starved
 
-    def _often(self, now: float) -> bool:
-        return self._influx.rate(now) * self._alone_s > OFTEN
+    def _newcomers(self, now: float) -> Newcomers:
+        first_s = self._costs.first_sound_s(self._engine.delay_steps, self._engine.first_frame_step)
+        return Newcomers(self._influx.rate(now), first_s)
 
     def _step(self, decision: Plan, began: float, out: list[Happening]) -> None:
         tally = self.tally
@@ -206,22 +224,31 @@ class Conductor:
         now = self._clock()
         tally.model_s += now - started
         tally.lane_steps += len(frames)
-        self._note_pace((self._costs.lead if decision.lead else self._costs.full).of(len(frames)), now - started)
+        self._note_cost(len(frames), decision.lead, now - started, now)
         if decision.lead:
             tally.steps_lead += 1
-            self._leads += 1
         else:
             tally.steps_full += 1
-            self._leads = 0
         for frame in frames:
             self._take(self._by_lane[frame.lane], frame, now, out)
         tally.plan_s += started - began + self._clock() - now
 
-    def _note_pace(self, expected_s: float, took_s: float) -> None:
-        """Steps slower than measured at the start (a busy machine) are planned for at once, and forgiven slowly."""
+    def _note_cost(self, lanes: int, lead: bool, took_s: float, now: float) -> None:
+        """Steps slower than measured (a busy machine) are planned for at once, and forgiven slowly.
+
+        Where they stay slower or quicker than measured, the measurement is corrected: a start on a disturbed machine
+        must not cost capacity for ever.
+        """
+        expected_s = (self._costs.lead if lead else self._costs.full).of(lanes)
         if expected_s > 0:
             times = min(PACE_MAX, took_s / expected_s)
             self._pace = max(1.0, self._pace + (0.3 if times > self._pace else 0.03) * (times - self._pace))
+        full, leads = self._watches
+        (leads if lead else full).note(lanes, took_s, now)
+        if now >= self._review_at:
+            self._review_at = now + REVIEW_S
+            if [watch.review(now) for watch in self._watches] != [False, False]:
+                self._costs = Costs(full.promised, leads.promised, self._costs.frame_s)
 
     def _take(self, seat: _Seat, frame: FrameOut, now: float, out: list[Happening]) -> None:
         seat.steps += 1
@@ -257,13 +284,19 @@ class Conductor:
             pcm = np.concatenate(seat.parcel) if len(seat.parcel) > 1 else seat.parcel[0]
             seat.parcel.clear()
             out.append(Sound(seat.sid, pcm, late_s))
+        self._send_words(seat, out)
 
     def _tell_words(self, seat: _Seat, finished: tuple[WordTime, ...], out: list[Happening]) -> None:
-        """Words wait until the cut is known: their times count from the first sample that is sent."""
+        """Words go with the sound that is sent next: at once, or in the parcel that is being filled."""
         if finished:
             seat.words_done += len(finished)
             seat.last_stop_s = finished[-1].stop_s
             seat.waiting_words.extend(finished)
+        if not seat.parcel:
+            self._send_words(seat, out)
+
+    def _send_words(self, seat: _Seat, out: list[Happening]) -> None:
+        """Words wait until the cut is known: their times count from the first sample that is sent."""
         if seat.waiting_words and (seat.heard or seat.trimmer is None):
             if words := self._moved(seat):
                 out.append(Words(seat.sid, words))

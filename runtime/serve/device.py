@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from runtime.scheduler import Costs
 from runtime.serve.conductor import Conductor, Tally
 from runtime.serve.traffic import Command, Happening
 
@@ -40,6 +41,7 @@ class Device:
         self._thread = threading.Thread(target=self._run, name="tts-device", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.tally = Tally()
+        self._conductor: Conductor | None = None
         self.dead: BaseException | None = None
 
     def start(self) -> None:
@@ -57,6 +59,11 @@ class Device:
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join, WAIT_S_MAX)
 
+    @property
+    def costs(self) -> Costs | None:
+        """What steps cost by now; None before the warm-up's end."""
+        return self._conductor.costs if self._conductor else None
+
     def stuck(self, limit_s: float) -> bool:
         """Whether the engine has been inside one step for longer than this, or the thread is gone."""
         return self.dead is not None or self._clock() - self.tally.step_began > limit_s
@@ -65,7 +72,7 @@ class Device:
         assert self._loop
         try:
             conductor = self._make()
-            self.tally = conductor.tally
+            self._conductor, self.tally = conductor, conductor.tally
             self._call(self._ready, None)
             self._serve(conductor)
         except BaseException as why:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestPayloadError
 
 from runtime.admission import KeyLimits
 from runtime.serve import openai
@@ -32,7 +33,7 @@ def log() -> logging.Logger:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | RequestPayloadError))
 
 
 class Door:
@@ -55,7 +56,10 @@ class Door:
 
 async def body_object(request: web.Request) -> dict[str, object]:
     """The JSON object of the body. Raises WireError."""
-    return json_object(await request.read())
+    try:
+        return json_object(await request.read())
+    except RequestPayloadError as why:
+        raise WireError("malformed", f"the body cannot be read: {why}") from None
 
 
 def bound_send_buffer(request: web.Request) -> None:
@@ -72,10 +76,29 @@ async def errors_spelled(request: web.Request, handler: Handler) -> web.StreamRe
         return await handler(request)
     except WireError as why:
         return _spelled(request.path, why)
-    except web.HTTPRequestEntityTooLarge as why:
-        return _spelled(request.path, WireError("too_large", f"the body is larger than {why.text}"[:200]))
+    except web.HTTPRequestEntityTooLarge:
+        limit = request.client_max_size
+        return _spelled(request.path, WireError("too_large", f"the body is larger than {limit} bytes"))
     except web.HTTPNotFound:
         return _spelled(request.path, WireError("not_found", f"there is nothing at {request.path[:200]}"))
+    except web.HTTPMethodNotAllowed as why:
+        there = ", ".join(sorted(why.allowed_methods))
+        said = f"{why.method} is not for this path; there are: {there}"
+        answer = _spelled(request.path, WireError("wrong_method", said))
+        answer.headers["Allow"] = there
+        return answer
+    except web.HTTPBadRequest as why:  # aiohttp's, of a WebSocket's handshake
+        said = " ".join((why.text or why.reason).split())
+        return _spelled(request.path, WireError("malformed", f"this path is a WebSocket: {said}"))
+    except (HttpProcessingError, web.RequestPayloadError) as why:
+        return _spelled(request.path, WireError("malformed", f"the body cannot be read: {' '.join(str(why).split())}"))
+    except (ConnectionError, web.HTTPException):
+        raise
+    except Exception as why:
+        if request.writer.output_size:  # a status is out already: aiohttp cuts the connection
+            raise
+        log().exception("%s %s failed", request.method, request.path)
+        return _spelled(request.path, WireError("internal", f"the server failed: {type(why).__name__}"))
 
 
 def _spelled(path: str, why: WireError) -> web.Response:
@@ -92,7 +115,7 @@ def _spelled(path: str, why: WireError) -> web.Response:
     if path.startswith("/api/"):
         body: dict[str, object] = {"detail": message, "code": why.code}
     else:
-        body = openai.error_body(why.code, message)
+        body = openai.error_body(why.code, message, why.param)
     return web.Response(
         status=status, text=json.dumps(body, ensure_ascii=False), content_type="application/json", headers=headers
     )

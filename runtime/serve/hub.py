@@ -41,6 +41,9 @@ from runtime.serve.traffic import (
 )
 from runtime.serve.wire import Audio, Done, Failed, FlushedOut, Outbound, PausedOut, Ready, Setup, WireError, Word
 
+# Text that is read out at a time: 3 to 10 ms of work.
+PIECE_CHARS = 256
+
 
 class Sender(Protocol):
     def __call__(self, *commands: Command) -> None: ...
@@ -81,14 +84,14 @@ class Stream:
         self.text_at: float | None = None  # when the first text came
         self.active_at = self.opened_at  # when text last came or sound was last made; idle streams are ended by it
         self.on_stall: Callable[[], None] | None = None  # how the connection is told that its reader was given up
-        self.ended = self.over = self.sounding = self.held = False
+        self.ended = self.over = self.sounding = self.held = self._dropped = False
         self.chars = 0
         self._half = ""
         self.sent_s = 0.0
         self._queued_s = 0.0
         self._coded_from_s = 0.0
         self._inbox: deque[tuple[float, Happening]] = deque()
-        self._out: deque[Outbound] = deque()
+        self._out: list[Outbound] = []
         self._wake = asyncio.Event()
 
     @property
@@ -103,7 +106,8 @@ class Stream:
         """When the oldest sound that nobody took was made; inf if all is taken."""
         return self._inbox[0][0] if self._inbox else float("inf")
 
-    def say(self, text: str) -> None:
+    async def say(self, text: str) -> None:
+        """More text. A long one goes in pieces, between which the loop serves others: a page takes 50 ms to read."""
         if self.ended:
             raise WireError("invalid", "text after the end of the stream", self.setup.req_id)
         self.chars += len(text)
@@ -114,13 +118,16 @@ class Stream:
             )  # fmt: skip
         self._hub.meters.text_chars.inc(len(text))
         text, self._half = joined(self._half, text)
-        self._give(self.feed.push(text))
+        for start in range(0, len(text), PIECE_CHARS):
+            if start:
+                await asyncio.sleep(0)
+            self._give(self.feed.push(text[start : start + PIECE_CHARS]))
 
     def flush(self, mark: int) -> None:
         if self.ended:
             raise WireError("invalid", "flush after the end of the stream", self.setup.req_id)
         self._give(self.feed.flush())
-        self._hub.send(Flush(self.sid, mark))
+        self._hub.send(Flush(self.sid, mark, self._hub.clock()))
 
     def end(self) -> None:
         """No more text; twice is once. Implies a flush of all that came."""
@@ -128,7 +135,7 @@ class Stream:
             return
         self.ended = True
         self._give(self.feed.end())
-        self._hub.send(End(self.sid))
+        self._hub.send(End(self.sid, self._hub.clock()))
 
     def cancel(self) -> None:
         """Frees the lane before its next step; nothing that was made for the stream leaves after this."""
@@ -140,6 +147,7 @@ class Stream:
         self._out.append(Failed(self.setup.req_id, code, message, retry_after_s))
 
     def _end_now(self, outcome: str) -> None:
+        self._dropped = True
         self._hub.drop(self, outcome)
         self._hub.all_read(self)
         self._inbox.clear()
@@ -157,22 +165,32 @@ class Stream:
         self.active_at = now
         self._wake.set()
 
-    async def next(self) -> Outbound | None:
-        """The next message for the client, None when the stream is over and all was given."""
-        while True:
-            if self._out:
-                out = self._out.popleft()
-                if isinstance(out, Done | Failed):
-                    self._hub.all_read(self)
-                return out
+    async def some(self) -> list[Outbound]:
+        """The next messages for the client, with one piece of sound at most; none when all was given.
+
+        One piece: what a slow reader has not taken stays here, where its age is watched. Done or Failed come last.
+        """
+        while not self._out:
             if self._inbox:
-                _, happening = self._inbox.popleft()
-                self._spell(happening)
+                await self._spell_one_sound()
             elif self.over:
-                return None
+                return []
             else:
                 self._wake.clear()
                 await self._wake.wait()
+        outs, self._out = self._out, []
+        if isinstance(outs[-1], Done | Failed):
+            self._hub.all_read(self)
+        return outs
+
+    async def _spell_one_sound(self) -> None:
+        """All that has happened up to the second piece of sound."""
+        sounds = 0
+        while self._inbox:
+            sounds += isinstance(self._inbox[0][1], Sound)
+            if sounds > 1:
+                return
+            await self._spell(self._inbox.popleft()[1])
 
     def _give(self, entries: Sequence[Entry]) -> None:
         self.active_at = self._hub.clock()
@@ -180,9 +198,9 @@ class Stream:
             return
         if self.text_at is None:
             self.text_at = self.active_at
-        self._hub.send(Feed(self.sid, entries))
+        self._hub.send(Feed(self.sid, entries, self.active_at))
 
-    def _spell(self, happening: Happening) -> None:
+    async def _spell(self, happening: Happening) -> None:
         req_id = self.setup.req_id
         match happening:
             case Sound(pcm=pcm):
@@ -192,7 +210,7 @@ class Stream:
                     self.held = False
                     self._hub.send(Hold(self.sid, False))
                 self.sent_s += seconds
-                self._audio(self._encoder.encode(pcm))
+                await self._audio(self._encoder.encode, pcm)
             case Words(words=words):
                 self._out.extend(Word(req_id, self.number, w.text, w.start_s, w.stop_s) for w in words)
             case Paused():
@@ -200,16 +218,25 @@ class Stream:
             case Flushed(mark=mark):
                 self._out.append(FlushedOut(req_id, mark))
             case Finished():
-                self._audio(self._encoder.finish())
-                self._out.append(Done(req_id, self.number, self.sent_s))
+                await self._audio(self._encoder.finish)
+                self._put(Done(req_id, self.number, self.sent_s))
             case Broken(code=code, message=message):
                 self._out.append(Failed(req_id, code, message))
 
-    def _audio(self, data: bytes) -> None:
-        """A coder may hold sound back; what it gives then covers all since it last gave."""
+    async def _audio(self, code: Callable[..., bytes], *pcm: Pcm) -> None:
+        """A coder may hold sound back; what it gives then covers all since it last gave.
+
+        A slow one runs beside the loop: at a millisecond a frame, some dozen of its streams would hold all others up.
+        """
+        data = await asyncio.to_thread(code, *pcm) if self._encoder.slow else code(*pcm)
         if data:
-            self._out.append(Audio(self.setup.req_id, self.number, data, self._coded_from_s, self.sent_s))
+            self._put(Audio(self.setup.req_id, self.number, data, self._coded_from_s, self.sent_s))
             self._coded_from_s = self.sent_s
+
+    def _put(self, out: Outbound) -> None:
+        """Unless the stream was dropped while its sound was coded: then the last word has been said."""
+        if not self._dropped:
+            self._out.append(out)
 
 
 class Hub:
@@ -238,7 +265,8 @@ class Hub:
             encode = encoder(setup.audio_format, rate_in=self.facts.sample_rate)
             rules = self.catalogue.rules(setup.pronunciation_id)
         except NameUnknown as why:
-            raise WireError("voice_unknown" if why.kind == "voice" else "invalid", str(why), setup.req_id) from None
+            code, param = ("voice_unknown", "voice") if why.kind == "voice" else ("invalid", None)
+            raise WireError(code, str(why), setup.req_id, param) from None
         refusal = self.admission.ask(key, self.clock(), setup.priority)
         if refusal:
             self.meters.refused.labels(refusal.code).inc()
@@ -247,9 +275,11 @@ class Hub:
         self._sids += 1
         try:
             stream = Stream(self, self._sids, number, key, setup, encode, protocol)
-        except SpeechError as why:
+        except Exception as why:
             self.admission.release(key, 0.0)
-            raise WireError("invalid", str(why), setup.req_id) from None
+            if isinstance(why, SpeechError):
+                raise WireError("invalid", str(why), setup.req_id) from None
+            raise
         self._streams[stream.sid] = stream
         self.empty.clear()
         self.meters.active.set(self.admission.active)

@@ -6,7 +6,7 @@ A key is a long random string, so one plain hash is enough: there is nothing to 
       - name: team-a
         sha256: 5e88…           # printf %s "$KEY" | sha256sum
         streams_max: 20         # concurrent; 0 or absent: no limit of its own
-        starts_per_minute: 600
+        starts_per_minute: 600  # all at once or spread; each comes back after 1/600 of a minute
         priority: normal        # batch, normal or high
 """
 

@@ -39,6 +39,10 @@ class Meters:
         ProcessCollector(registry=registry)  # memory, processor time, open files
         self.ready = Gauge("tts_ready", "1 when warm and not draining.", registry=registry)
         self.capacity = Gauge("tts_streams_capacity", "Streams that fit, as measured.", registry=registry)
+        self.least = Gauge(
+            "tts_first_sound_least_seconds", "What the steps to a first sound cost a stream alone, as measured.",
+            registry=registry,
+        )  # fmt: skip
         self.active = Gauge("tts_streams_active", "Streams that hold a lane.", registry=registry)
         self.sockets = Gauge("tts_sockets", "Open WebSockets.", registry=registry)
         self.streams = Counter(

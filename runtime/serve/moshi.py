@@ -24,7 +24,7 @@ from runtime.serve.wire import (
     Setup,
     WireError,
     Word,
-    get_text,
+    required_text,
     spec_of,
 )
 
@@ -43,13 +43,14 @@ def setup_of(query: Mapping[str, str]) -> tuple[Setup, MoshiWire]:
         raise WireError("invalid", f"unknown format {name!r}; there are: {', '.join(FORMATS)}")
     audio_format, packed = FORMATS[name]
     knobs: dict[str, object] = {}
-    for theirs, ours in (("cfg_alpha", "cfg_coef"), ("temp", "temp"), ("seed", "seed")):
-        if theirs in query:
+    for name in ("cfg_alpha", "temp", "seed"):
+        if name in query:
             try:
-                knobs[ours] = int(query[theirs]) if ours == "seed" else float(query[theirs])
+                knobs[name] = int(query[name]) if name == "seed" else float(query[name])
             except ValueError:
-                raise WireError("invalid", f"{theirs} must be a number") from None
-    return Setup(None, query.get("voice", ""), audio_format, spec_of(knobs)), MoshiWire(audio_format, packed)
+                raise WireError("invalid", f"{name} must be a number") from None
+    spec = spec_of(knobs, cfg="cfg_alpha")
+    return Setup(None, query.get("voice", ""), audio_format, spec), MoshiWire(audio_format, packed)
 
 
 class MoshiWire:
@@ -73,7 +74,7 @@ class MoshiWire:
             raise WireError("malformed", "a message is a map")
         match obj.get("type"):
             case "Text":
-                text = get_text(obj, "text", chars_max=TEXT_CHARS_MAX, piece=True)
+                text = required_text(obj, "text", chars_max=TEXT_CHARS_MAX, piece=True)
                 return (Say(None, text + " "),) if text.strip() else ()
             case "Eos":
                 return (EndAsk(None),)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.serve.wire import Setup, WireError, get_number, get_text, spec_of
+import pybase64
+
+from runtime.serve.wire import Setup, WireError, get_number, get_text, required_text, spec_of
 
 INPUT_CHARS_MAX = 4_096
 FORMATS = {"mp3": "mp3", "opus": "opus", "aac": "aac", "flac": "flac", "wav": "wav", "pcm": "pcm"}
@@ -26,24 +27,21 @@ class SpeechAsk:
 
 def parse_speech(obj: dict[str, object]) -> SpeechAsk:
     """The request of a JSON body. Raises WireError. `model` and `instructions` are accepted and have no effect."""
-    text = obj.get("input")
-    if not isinstance(text, str):
-        raise WireError("invalid", "input must be a string")
-    if len(text) > INPUT_CHARS_MAX:
-        raise WireError("too_large", f"input is longer than {INPUT_CHARS_MAX} characters")
+    text = required_text(obj, "input", chars_max=INPUT_CHARS_MAX, piece=True)
     for name in ("model", "instructions"):
         get_text(obj, name, chars_max=INPUT_CHARS_MAX)
     voice = obj.get("voice", "alloy")
     if isinstance(voice, dict):
         voice = voice.get("id")
     if not isinstance(voice, str):
-        raise WireError("invalid", "voice must be a name, or an object with an id")
+        raise WireError("invalid", "voice must be a name, or an object with an id", param="voice")
     name = get_text(obj, "response_format", "mp3")
     if name not in FORMATS:
-        raise WireError("invalid", f"unknown response_format {name!r}; there are: {', '.join(FORMATS)}")
+        there = ", ".join(FORMATS)
+        raise WireError("invalid", f"unknown response_format {name!r}; there are: {there}", param="response_format")
     stream = get_text(obj, "stream_format", "audio")
     if stream not in ("audio", "sse"):
-        raise WireError("invalid", f"unknown stream_format {stream!r}; there are: audio, sse")
+        raise WireError("invalid", f"unknown stream_format {stream!r}; there are: audio, sse", param="stream_format")
     spec = spec_of({k: obj[k] for k in ("seed", "temp") if k in obj}, speed=get_number(obj, "speed", 0.25, 4))
     return SpeechAsk(Setup(None, voice, FORMATS[name], spec), text, stream == "sse")
 
@@ -56,7 +54,7 @@ def aliases(voices: Sequence[str]) -> Mapping[str, str]:
 
 
 def sse_delta(audio: bytes) -> bytes:
-    event = {"type": "speech.audio.delta", "audio": base64.b64encode(audio).decode("ascii")}
+    event = {"type": "speech.audio.delta", "audio": pybase64.b64encode_as_string(audio)}
     return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
@@ -79,6 +77,7 @@ STATUS: Mapping[str, int] = {
     "too_large": 413,
     "unauthorized": 401,
     "not_found": 404,
+    "wrong_method": 405,
     "unsupported": 501,
     "key_streams": 429,
     "key_rate": 429,
@@ -86,6 +85,7 @@ STATUS: Mapping[str, int] = {
     "at_capacity": 503,
     "draining": 503,
     "warming": 503,
+    "storage": 507,
 }
 
 
@@ -93,7 +93,7 @@ def status_of(code: str) -> int:
     return STATUS.get(code, 500)
 
 
-def error_body(code: str, message: str) -> dict[str, object]:
-    """The error as the package shows it: type by who must act, code the word."""
+def error_body(code: str, message: str, param: str | None = None) -> dict[str, object]:
+    """The error as the package shows it: type by who must act, code the word, param the field."""
     kind = "invalid_request_error" if status_of(code) < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

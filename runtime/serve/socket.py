@@ -13,6 +13,7 @@ import contextlib
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from runtime.admission import KeyLimits
+from runtime.serve.door import log
 from runtime.serve.hub import Hub, Refused, Stream
 from runtime.serve.wire import (
     CancelAsk,
@@ -42,15 +43,17 @@ class _Response(web.WebSocketResponse):
 
     def __init__(self, *, heartbeat_s: float, message_bytes_max: int, wire: Wire) -> None:
         super().__init__(heartbeat=heartbeat_s, max_msg_size=message_bytes_max, compress=False, timeout=LAST_WORDS_S)
-        self._wire = wire
+        self._wire, self._limit = wire, message_bytes_max
         self.said_why = False
 
     async def close(
         self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True
     ) -> bool:
         if code in (WSCloseCode.PROTOCOL_ERROR, WSCloseCode.MESSAGE_TOO_BIG, WSCloseCode.INVALID_TEXT):
-            word = "too_large" if code == WSCloseCode.MESSAGE_TOO_BIG else "malformed"
-            await self.say_why(Failed(None, word, f"the WebSocket frame cannot be read (close code {code})"))
+            large = f"a message may hold {self._limit} bytes at most"
+            broken = f"the WebSocket frame cannot be read (close code {code})"
+            too_large = code == WSCloseCode.MESSAGE_TOO_BIG
+            await self.say_why(Failed(None, *(("too_large", large) if too_large else ("malformed", broken))))
         return await super().close(code=code, message=message, drain=drain)
 
     async def say_why(self, why: Failed) -> None:
@@ -87,6 +90,11 @@ class Conversation:
             async for message in self._ws:
                 if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
                     await self._read(message.data)
+        except ConnectionError:
+            raise
+        except Exception as why:
+            log().exception("a conversation failed")
+            await self._close(Failed(None, "internal", f"the server failed: {type(why).__name__}"))
         finally:
             await self._leave()
 
@@ -120,7 +128,7 @@ class Conversation:
                 await self._open(message)
             case Say(req_id=req_id, text=text):
                 if stream := self._find(req_id):
-                    stream.say(text)
+                    await stream.say(text)
             case FlushAsk(req_id=req_id, mark=mark):
                 if stream := self._find(req_id):
                     stream.flush(mark)
@@ -132,7 +140,7 @@ class Conversation:
 
     async def _open(self, setup: Setup) -> None:
         if setup.req_id in self._streams:
-            raise WireError("invalid", "a stream with this id is still open", setup.req_id)
+            raise WireError("id_in_use", "a stream with this id is still open, and goes on", setup.req_id)
         if len(self._streams) >= self._hub.settings.socket_streams_max:
             raise WireError(
                 "too_many_streams", f"{len(self._streams)} streams are open on this socket", setup.req_id
@@ -146,17 +154,27 @@ class Conversation:
         self._pumps[setup.req_id] = asyncio.create_task(self._pump(stream))
 
     async def _pump(self, stream: Stream) -> None:
-        """Everything of one stream, in order, until its last message."""
-        req_id = stream.setup.req_id
+        """Everything of one stream, until its last message."""
         try:
-            while (out := await stream.next()) is not None:
-                if isinstance(out, Done | Failed):
-                    self._retire(req_id)
-                    await self._last(out, close=stream.setup.close_on_end)
-                    return
-                await _send(self._ws, self._wire.render(out))
+            try:
+                await self._send_all(stream)
+            except (ConnectionError, RuntimeError):
+                raise
+            except Exception as why:
+                log().exception("a stream failed")
+                stream.fail("internal", f"the server failed: {type(why).__name__}")
+                await self._send_all(stream)
         except (ConnectionError, RuntimeError):
             stream.cancel()  # the socket is gone; the reader of it ends the rest
+
+    async def _send_all(self, stream: Stream) -> None:
+        while outs := await stream.some():
+            for out in outs:
+                if isinstance(out, Done | Failed):
+                    self._retire(stream.setup.req_id)
+                    await self._last(out, close=stream.setup.close_on_end)
+                else:
+                    await _send(self._ws, self._wire.render(out))
 
     async def _last(self, out: Done | Failed, *, close: bool) -> None:
         """The last message of a stream, and the close where the stream was the socket's only purpose."""
@@ -195,7 +213,7 @@ class Conversation:
         retry_after_s = why.retry_after_s if isinstance(why, Refused) else None
         failed = Failed(why.req_id, why.code, str(why), retry_after_s)
         stream = self._streams.get(why.req_id)
-        if stream and why.code != "invalid":
+        if stream and why.code not in ("invalid", "id_in_use"):
             self._hub.drop(stream, why.code)
         if fatal:
             await self._close(failed)

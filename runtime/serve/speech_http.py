@@ -25,6 +25,7 @@ from runtime.serve.wire import (
     WireError,
     get_flag,
     get_text,
+    required_text,
     spec_of,
 )
 
@@ -38,7 +39,7 @@ class SpeechHttp:
         ask = openai.parse_speech(await body_object(request))
         stream = self._hub.open(ask.setup, key, number=1, protocol="openai", http=True)
         try:
-            stream.say(ask.text)
+            await stream.say(ask.text)
             stream.end()
             if ask.sse:
                 return await _answer(request, stream, _Sse(len(ask.text)))
@@ -50,11 +51,11 @@ class SpeechHttp:
         key = self._door.enter(request)
         body = await body_object(request)
         setup = gradium.setup_of(body, None)
-        text = get_text(body, "text", chars_max=TEXT_CHARS_MAX, piece=True)
+        text = required_text(body, "text", chars_max=TEXT_CHARS_MAX, piece=True)
         only_audio = get_flag(body, "only_audio", False)
         stream = self._hub.open(setup, key, number=1, protocol="gradium-http", http=True)
         try:
-            _say(stream, setup, text)
+            await _say(stream, setup, text)
             return await _answer(request, stream, _Raw(stream) if only_audio else _Lines(stream))
         finally:
             stream.cancel()
@@ -62,11 +63,11 @@ class SpeechHttp:
     async def native(self, request: web.Request) -> web.StreamResponse:
         key = self._door.enter(request)
         body = await body_object(request)
-        text = get_text(body, "text", chars_max=TEXT_CHARS_MAX, piece=True)
+        text = required_text(body, "text", chars_max=TEXT_CHARS_MAX, piece=True)
         lines = get_flag(body, "timestamps", False)
         stream = self._hub.open(native.setup_of(body, None), key, number=1, protocol="native-http", http=True)
         try:
-            stream.say(text)
+            await stream.say(text)
             stream.end()
             return await _answer(request, stream, _Lines(stream) if lines else _Raw(stream))
         finally:
@@ -75,20 +76,21 @@ class SpeechHttp:
     async def moshi(self, request: web.Request) -> web.StreamResponse:
         key = self._door.enter(request)
         body = await body_object(request)
+        text = required_text(body, "text", chars_max=TEXT_CHARS_MAX, piece=True)
         setup = Setup(None, get_text(body, "voice"), "wav", spec_of({}))
         stream = self._hub.open(setup, key, number=1, protocol="moshi-http", http=True)
         try:
-            stream.say(get_text(body, "text", chars_max=TEXT_CHARS_MAX, piece=True))
+            await stream.say(text)
             stream.end()
             return await _answer(request, stream, _Raw(stream))
         finally:
             stream.cancel()
 
 
-def _say(stream: Stream, setup: Setup, text: str) -> None:
+async def _say(stream: Stream, setup: Setup, text: str) -> None:
     for message in gradium.split_flushes(text, setup.req_id):
         if isinstance(message, Say):
-            stream.say(message.text)
+            await stream.say(message.text)
         elif isinstance(message, FlushAsk):
             stream.flush(message.mark)
     stream.end()
@@ -138,13 +140,13 @@ class _Lines:
 
 async def _answer(request: web.Request, stream: Stream, body: _Raw | _Sse | _Lines) -> web.StreamResponse:
     """Status and headers once it is known that there is something to hear, then the rest as it comes."""
-    before: list[Outbound] = []
-    out = await stream.next()
-    while out is not None and not isinstance(out, Audio | Done | Failed):
-        before.append(out)
-        out = await stream.next()
-    if isinstance(out, Failed):
-        raise WireError(out.code, out.message)
+    outs: list[Outbound] = []
+    while not any(isinstance(out, Audio | Done | Failed) for out in outs):
+        if not (more := await stream.some()):
+            break
+        outs += more
+    if outs and isinstance(outs[-1], Failed):
+        raise WireError(outs[-1].code, outs[-1].message)
     response = web.StreamResponse(headers={
         "Content-Type": body.content_type,
         "X-Request-Id": stream.request_id,
@@ -155,14 +157,12 @@ async def _answer(request: web.Request, stream: Stream, body: _Raw | _Sse | _Lin
     stream.on_stall = lambda: request.transport.abort() if request.transport else None
     await response.prepare(request)
     with contextlib.suppress(ConnectionError):  # the caller has hung up: nobody is left to be told
-        if said := b"".join(map(body.spell, before)):
-            await response.write(said)
-        while out is not None:
-            if data := body.spell(out):
+        while outs:
+            if data := b"".join(map(body.spell, outs)):
                 await response.write(data)
-            if isinstance(out, Failed) and request.transport:
+            if isinstance(outs[-1], Failed) and request.transport:
                 request.transport.abort()
                 return response
-            out = await stream.next()
+            outs = await stream.some()
         await response.write_eof()
     return response

@@ -3,10 +3,14 @@
 A stream is known by its `sid`, a number that is never used twice; lanes are the conductor's own business. A
 happening for a sid that the loop has dropped is dropped there too, so a lane's next holder can never be heard by the
 last one.
+
+`at` is when the client asked, on the clock that both share: a command may lie through a whole step, and what a caller
+waits for begins before it is read. inf: as it is read.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +29,7 @@ class Open:
 class Feed:
     sid: int
     entries: Sequence[Entry]
+    at: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +38,13 @@ class Flush:
 
     sid: int
     mark: int
+    at: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class End:
     sid: int
+    at: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

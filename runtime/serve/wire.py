@@ -20,6 +20,8 @@ from runtime.text_rules import chosen_rules
 # Bounds on what one message may make the server hold; far above what any client sends.
 TEXT_CHARS_MAX = 65_536
 NAME_CHARS_MAX = 256
+# A value as JSON. One encoder for all: `json.dumps` with a wish of its own builds one for every message.
+to_json = json.JSONEncoder(ensure_ascii=False).encode
 RULE_NAMES_MAX = 100
 
 
@@ -27,11 +29,11 @@ class WireError(Exception):
     """The client said something that cannot be done.
 
     `code` is one word: malformed (the frame itself), invalid (a value), voice_unknown, unknown_stream, too_large,
-    too_many_streams, or one of the server's own refusals.
+    too_many_streams, or one of the server's own refusals. `param`: the field that is wrong, where it is one.
     """
 
-    def __init__(self, code: str, message: str, req_id: str | None = None) -> None:
-        self.code, self.req_id = code, req_id
+    def __init__(self, code: str, message: str, req_id: str | None = None, param: str | None = None) -> None:
+        self.code, self.req_id, self.param = code, req_id, param
         super().__init__(message)
 
 
@@ -161,7 +163,8 @@ def read_frame(
             return (Ping(get_text(obj, "token")),)
         found = read(kind, obj, req_id)
     except WireError as why:
-        raise WireError(why.code, str(why), req_id) from None
+        why.req_id = req_id
+        raise
     if found is None:
         raise WireError("malformed", f"unknown message type {kind!r}", req_id)
     return found
@@ -184,6 +187,7 @@ CLOSE_CODES: Mapping[str, int] = {
     "malformed": 1002,
     "unknown_stream": 1002,
     "invalid": 1003,
+    "id_in_use": 1003,
     "voice_unknown": 1003,
     "too_large": 1009,
     "draining": 1012,
@@ -215,22 +219,35 @@ def get_text(
     if value is None:
         return default
     if not isinstance(value, str):
-        raise WireError("invalid", f"{name} must be a string")
+        raise WireError("invalid", f"{name} must be a string", param=name)
     if len(value) > chars_max:
-        raise WireError("too_large", f"{name} is longer than {chars_max} characters")
+        raise WireError("too_large", f"{name} is longer than {chars_max} characters", param=name)
     if not piece and not is_whole(value):
-        raise WireError("invalid", f"{name} holds half of a character, {value[:40]!a}")
+        raise WireError("invalid", f"{name} holds half of a character, {value[:40]!a}", param=name)
     return value
+
+
+def required_text(
+    obj: Mapping[str, object], name: str, *, chars_max: int = NAME_CHARS_MAX, piece: bool = False
+) -> str:
+    """As get_text, for a field that must be there; it may be empty."""
+    if name not in obj:
+        raise WireError("invalid", f"{name} is missing", param=name)
+    if obj[name] is None:
+        raise WireError("invalid", f"{name} must be a string, not null", param=name)
+    return get_text(obj, name, chars_max=chars_max, piece=piece)
 
 
 def get_number(obj: Mapping[str, object], name: str, low: float, high: float) -> float | None:
     value = obj.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise WireError("invalid", f"{name} must be a number")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WireError("invalid", f"{name} must be a number", param=name)
+    # Compared before anything is made of it: JSON knows no largest number, and some readers of it know NaN.
     if not low <= value <= high:
-        raise WireError("invalid", f"{name} must be between {low:g} and {high:g}, not {value:g}")
+        stands = f"{name} must be between {low:g} and {high:g}, not {str(value)[:20]}"
+        raise WireError("invalid", stands, param=name)
     return float(value)
 
 
@@ -239,21 +256,23 @@ def get_int(obj: Mapping[str, object], name: str, low: int, high: int) -> int | 
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise WireError("invalid", f"{name} must be a whole number")
+        raise WireError("invalid", f"{name} must be a whole number", param=name)
     if not low <= value <= high:
-        raise WireError("invalid", f"{name} must be between {low} and {high}, not {value}")
+        raise WireError("invalid", f"{name} must be between {low} and {high}, not {value}", param=name)
     return value
 
 
 def get_flag(obj: Mapping[str, object], name: str, default: bool) -> bool:
     value = obj.get(name, default)
     if not isinstance(value, bool):
-        raise WireError("invalid", f"{name} must be true or false")
+        raise WireError("invalid", f"{name} must be true or false", param=name)
     return value
 
 
-def spec_of(obj: Mapping[str, object], *, speed: float | None = None) -> StreamSpec:
+def spec_of(obj: Mapping[str, object], *, speed: float | None = None, cfg: str = "cfg_coef") -> StreamSpec:
     """A StreamSpec of the knobs that all protocols share; `voices` stays empty. Unknown keys are ignored.
+
+    `cfg` is what the protocol calls the strength of guidance.
 
     `speed` (0.25 to 4, 1 is normal) becomes a padding bonus, which is what the model has: 2 units per halving.
     """
@@ -265,7 +284,7 @@ def spec_of(obj: Mapping[str, object], *, speed: float | None = None) -> StreamS
     return StreamSpec(
         seed=get_int(obj, "seed", 0, 2**63 - 1) or 0,
         temp=get_number(obj, "temp", 0, 1.4),
-        cfg=get_number(obj, "cfg_coef", 1, 4),
+        cfg=get_number(obj, cfg, 1, 4),
         padding_bonus=bonus,
         max_padding=get_int(obj, "max_padding", 1, 1_000),
         padding_between=_between(obj),

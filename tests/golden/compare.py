@@ -1,4 +1,4 @@
-"""Distance of our logits from the reference's, step by step, with the reference's tokens as the history of both."""
+"""Our stream beside the reference's: text, codes, word times, sound, and how far the logits of each step lie apart."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from sentencepiece import SentencePieceProcessor
 
 from runtime import checkpoint
 from runtime import model_config as configs
+from runtime.delays import FRAME_S
 from runtime.engine import SpeechEngine
 from runtime.graphs import EagerStep
 from runtime.lanes import LaneTensors
@@ -22,6 +24,9 @@ from runtime.model.frame import FrameStep, Probe
 from runtime.port import LaneState, StreamSpec
 from tests.golden import oracle
 from tests.golden.cases import Case, voice_files
+
+DISTANCE_MAX = 1e-4  # of logits and of sound, relative to the largest component
+PARTS = ("text", "codes", "word_times", "pcm", "logits")
 
 
 class ProbedStep(EagerStep):
@@ -40,9 +45,21 @@ class ProbedStep(EagerStep):
         self.depth += [d[0].float().numpy().copy() for d in probe.depth_logits]
 
 
-def ours(directory: Path, case: Case, dtype: str) -> tuple[ProbedStep, list[int], list[np.ndarray], float]:
-    """Our run: logits, tokens, codes, and processor seconds a whole step."""
-    loaded = checkpoint.load(directory, dtype=dtype, check_values=False)
+@dataclass
+class Said:
+    """What our engine did, in the shape of `oracle.Heard`, and processor seconds a whole step."""
+
+    text_tokens: list[int]
+    codes: np.ndarray  # [K, T]: frames, delays undone
+    words: list[tuple[str, int]]
+    pcm: np.ndarray
+    text_logits: list[np.ndarray]
+    depth_logits: list[np.ndarray]
+    frame_s: float
+
+
+def ours(loaded: checkpoint.Checkpoint, case: Case) -> Said:
+    """Our run of a stream, alone."""
     runners: list[ProbedStep] = []
     tokens: list[int] = []
     codes: list[np.ndarray] = []
@@ -59,14 +76,21 @@ def ours(directory: Path, case: Case, dtype: str) -> tuple[ProbedStep, list[int]
     lane = engine.open(case.spec)
     engine.feed(lane, case.entries(loaded.encode))
     engine.end(lane)
-    whole: list[float] = []
+    whole, pcm = [0.0], [np.zeros(0, np.float32)]
+    words: list[tuple[str, int]] = []
     while engine.state(lane) is not LaneState.ENDED and len(tokens) < case.steps:
         lead = engine.state(lane) is LaneState.LEAD
         began = time.process_time()
-        engine.step([lane], lead=lead)
+        (out,) = engine.step([lane], lead=lead)
         if not lead:
             whole.append(time.process_time() - began)
-    return runners[0], tokens, codes, float(np.median(whole)) if whole else 0.0
+        words += [(word.text, round(word.start_s / FRAME_S)) for word in out.started]
+        pcm += [] if out.pcm is None else [out.pcm]
+    delays = loaded.config.delays
+    frames = len(codes) - delays.max_delay
+    undelayed = np.stack([[codes[t + d][q] for t in range(frames)] for q, d in enumerate(delays.codebook_delays)])
+    run = runners[0]
+    return Said(tokens, undelayed, words, np.concatenate(pcm), run.text, run.depth, float(np.median(whole)))
 
 
 def case_of(directory: Path, steps: int, *, temp: float = 0.0, seed: int = 0) -> Case:
@@ -75,77 +99,95 @@ def case_of(directory: Path, steps: int, *, temp: float = 0.0, seed: int = 0) ->
     return Case("compare", "small" if named else "small-prompted", spec, 24, steps)
 
 
-def relative_distances(directory: Path, *, dtype: str, steps: int) -> tuple[list[float], list[float]]:
-    """Per logit vector, |ours - theirs| / |theirs| (largest components); for equal tokens throughout."""
-    case = case_of(directory, steps)
-    heard = reference(directory, case, dtype)
-    run, tokens, _, _ = ours(directory, case, dtype)
-    assert tokens == heard.text_tokens
-    return _distances(run.text, heard.text_logits), _distances(run.depth, heard.depth_logits)
-
-
 def _distances(mine: list[np.ndarray], theirs: list[np.ndarray]) -> list[float]:
     assert len(mine) == len(theirs)
     return [float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(mine, theirs, strict=True)]
 
 
-def reference(directory: Path, case: Case, dtype: str) -> oracle.Heard:
-    """The reference's run. Only the tokenizer of ours is loaded beside it: at full size each model takes 8 to 11 GB."""
+def reference(directory: Path, cases: Sequence[Case], dtype: str, *, sound: bool = False) -> list[oracle.Heard]:
+    """The reference's runs. Of ours only the tokenizer is loaded too: at full size each model takes 6 to 11 GB."""
     config = configs.read(directory)
     processor = SentencePieceProcessor(model_file=str(directory / config.tokenizer_file))
     model = oracle.load(directory, dtype=checkpoint.DTYPES[dtype])
-    return oracle.listen(
-        model, case.entries(processor.encode), voices=voice_files(case, directory, config.voice_suffix),
-        cfg=case.spec.cfg, temp=case.spec.temp or 0.0, seed=case.spec.seed, steps_max=case.steps, logits=True,
-        sound=False,
+    return [
+        oracle.listen(
+            model, case.entries(processor.encode), voices=voice_files(case, directory, config.voice_suffix),
+            cfg=case.spec.cfg, temp=case.spec.temp or 0.0, seed=case.spec.seed, steps_max=case.steps, logits=True,
+            sound=sound,
+        )
+        for case in cases
+    ]  # fmt: skip
+
+
+def keep(path: Path, heard: oracle.Heard) -> None:
+    """Writes a run down: the two models need not be in memory, or run, at the same time."""
+    names, steps = [word for word, _ in heard.words], [step for _, step in heard.words]
+    np.savez(
+        path, text=heard.text_tokens, codes=heard.codes, tl=heard.text_logits, dl=heard.depth_logits, pcm=heard.pcm,
+        words=np.array(names, str), word_steps=np.array(steps, np.int64),
     )  # fmt: skip
 
 
-def kept(path: Path, heard: oracle.Heard | None) -> oracle.Heard:
-    """Writes a run down, or reads it back: the two models need not be in memory, or run, at the same time."""
-    if heard is not None:
-        np.savez(path, text=heard.text_tokens, codes=heard.codes, tl=heard.text_logits, dl=heard.depth_logits)
-        return heard
+def kept(path: Path) -> oracle.Heard:
     a = np.load(path)
-    return oracle.Heard(a["text"].tolist(), a["codes"], [], None, np.zeros(0), list(a["tl"]), list(a["dl"]))
+    words = list(zip(a["words"].tolist(), a["word_steps"].tolist(), strict=True))
+    return oracle.Heard(a["text"].tolist(), a["codes"], words, None, a["pcm"], list(a["tl"]), list(a["dl"]))
+
+
+def verdict(said: Said, heard: oracle.Heard, delay_steps: int) -> dict[str, object]:
+    """How the two runs compare. The sound's distance is of the loudest sample: a random decoder is loud."""
+    loudest = float(np.abs(heard.pcm).max())
+    samples = min(said.pcm.size, heard.pcm.size)
+    apart = float(np.abs(said.pcm[:samples] - heard.pcm[:samples]).max()) / loudest
+    same_sound = said.pcm.size == heard.pcm.size and apart <= DISTANCE_MAX
+    facts: dict[str, object] = {
+        "steps": len(said.text_tokens), "frames": said.codes.shape[1] - delay_steps, "words": len(said.words),
+        "text_equal": said.text_tokens == heard.text_tokens,
+        "codes_equal": bool(np.array_equal(said.codes, heard.codes)), "word_times_equal": said.words == heard.words,
+        "pcm_samples": said.pcm.size, "pcm_loudest": round(loudest, 3), "pcm_distance": apart, "pcm_equal": same_sound,
+    }  # fmt: skip
+    if facts["text_equal"] and facts["codes_equal"]:  # else the two speak of different things
+        text = max(_distances(said.text_logits, heard.text_logits))
+        depth = max(_distances(said.depth_logits, heard.depth_logits))
+        facts |= {"text_logits_distance": text, "depth_logits_distance": depth}
+        facts["logits_equal"] = max(text, depth) <= DISTANCE_MAX
+    facts["our_frame_s"] = round(said.frame_s, 4)
+    facts["equal"] = all(facts.get(f"{part}_equal", False) for part in PARTS)
+    return facts
 
 
 def main() -> int:
-    """`python -m tests.golden.compare DIR --keep RUN.npz`, twice: first the reference, then ours and a JSON line.
+    """`python -m tests.golden.compare DIR --keep RUNS`, twice: first the reference, then ours and a JSON line a run.
 
-    With `--temp` and `--seed` both draw their tokens, from the same noise.
+    One run for each --temp; where it is above 0, both draw their tokens from the same noise.
     """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--keep", type=Path, required=True, help="the reference's run; made if it does not exist")
+    parser.add_argument("--keep", type=Path, required=True, help="directory of the reference's runs; made if not there")
     parser.add_argument("--dtype", default="float32", choices=sorted(checkpoint.DTYPES))
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--temp", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--temp", type=float, nargs="+", default=[0.0, 0.6])
+    parser.add_argument("--seed", type=int, default=17)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    case = case_of(args.directory, args.steps, temp=args.temp, seed=args.seed)
-    if not args.keep.exists():
+    cases = [case_of(args.directory, args.steps, temp=temp, seed=args.seed) for temp in args.temp]
+    files = [args.keep / f"{temp:g}.npz" for temp in args.temp]
+    if not all(file.exists() for file in files):
         began = time.process_time()
-        kept(args.keep, reference(args.directory, case, args.dtype))
+        args.keep.mkdir(parents=True, exist_ok=True)
+        for file, heard in zip(files, reference(args.directory, cases, args.dtype, sound=True), strict=True):
+            keep(file, heard)
         print(f"reference: {time.process_time() - began:.0f} s of processor; run again for ours", file=sys.stderr)
         return 0
-    heard = kept(args.keep, None)
-    run, tokens, codes, frame_s = ours(args.directory, case, args.dtype)
-    delays = configs.read(args.directory).delays
-    frames = len(codes) - delays.max_delay
-    undelayed = np.stack([[codes[t + d][q] for t in range(frames)] for q, d in enumerate(delays.codebook_delays)])
-    facts = {
-        "checkpoint": args.directory.name, "dtype": args.dtype, "temp": args.temp, "seed": args.seed,
-        "steps": len(tokens),
-        "frames": frames - delays.delay_steps, "text_equal": tokens == heard.text_tokens,
-        "codes_equal": bool(np.array_equal(undelayed, heard.codes)),
-        "text_logits_distance": max(_distances(run.text, heard.text_logits)),
-        "depth_logits_distance": max(_distances(run.depth, heard.depth_logits)), "our_frame_s": round(frame_s, 4),
-    }  # fmt: skip
-    print(json.dumps(facts))
-    return 0 if facts["text_equal"] and facts["codes_equal"] else 1
+    loaded = checkpoint.load(args.directory, dtype=args.dtype, check_values=False)
+    all_equal = True
+    for case, file in zip(cases, files, strict=True):
+        found = verdict(ours(loaded, case), kept(file), loaded.config.delays.delay_steps)
+        named = {"checkpoint": args.directory.name, "dtype": args.dtype, "temp": case.spec.temp, "seed": args.seed}
+        print(json.dumps(named | found), flush=True)
+        all_equal &= bool(found["equal"])
+    return 0 if all_equal else 1
 
 
 if __name__ == "__main__":

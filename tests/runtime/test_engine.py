@@ -213,6 +213,10 @@ def test_refusals_say_what_there_is(tmp_path: Path) -> None:
         engine.open(StreamSpec(cfg=1.7))
     with pytest.raises(SpecInvalid, match="temp"):
         engine.open(StreamSpec(temp=-1))
+    with pytest.raises(SpecInvalid, match="voices: at most 5"):
+        engine.open(StreamSpec(voices=("voice0",) * 6))
+    with pytest.raises(SpecInvalid, match="voices: this checkpoint speaks with one voice a stream, 2 are named"):
+        small_engine(tmp_path, size="small-prompted").open(StreamSpec(voices=("default", "default")))
     lane = engine.open(GREEDY)
     with pytest.raises(NoFreeLane):
         engine.open(GREEDY)

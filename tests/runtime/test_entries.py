@@ -28,7 +28,9 @@ def feed_of(text: str, cuts: list[int]) -> list[Entry]:
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(
-        st.sampled_from(['<break time="0.4s"/>', "<break", ">", "a<b", "word", " ", "\n", "l’eau", ":", "<", "🙂"])
+        st.sampled_from(
+            ['<break time="0.4s"/>', "<break", "<speaker 2>", "<speaker", ">", "a<b", "word", " ", "\n", "l’eau", ":"]
+        )
     ),
     st.lists(st.integers(0, 200), max_size=8),
 )
@@ -43,6 +45,12 @@ def test_words_pauses_and_the_speaker_mark() -> None:
     assert entries[0].tokens == (1, *encode("Hello"))
     assert entries[0].padding == 1 + 6 - 1
     assert entries[2] == Entry((), "", 5)
+
+
+def test_a_speaker_tag_begins_a_turn() -> None:
+    entries = feed_of("Hello <speaker 2>big <speaker 7> world <speaker 1> bye", [])
+    assert [e.text for e in entries] == ["Hello", "big", "<speaker", "7>", "world", "bye"]
+    assert [e.tokens[0] for e in entries if e.tokens[0] in (1, 2)] == [1, 2, 1]
 
 
 def test_a_pause_is_bounded() -> None:
@@ -62,3 +70,9 @@ def test_a_turn_is_marked_with_its_speaker_once(turn: int) -> None:
     first, second = maker.word("a"), maker.word("b")
     assert first[0].tokens[0] == 1 + turn % 2
     assert second[0].tokens == tuple(encode("b"))
+
+
+def test_a_word_is_shown_without_controls() -> None:
+    maker = EntryMaker(lambda text: [7] * len(text))
+    [entry] = maker.word("gpj", "\u202egpj\x1b[31m\u2066\u200d\u00a0a\U0001f600")
+    assert entry.text == "gpj[31m\u200d\u00a0a\U0001f600"

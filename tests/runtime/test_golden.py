@@ -112,28 +112,41 @@ def test_vectors_are_what_the_installed_reference_says(case: Case, home: Home) -
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("size", ["small", "small-prompted"])
-def test_logits_are_within_1e_4_of_the_references(size: str, home: Home) -> None:
+def test_every_step_is_the_references_and_a_run_that_differs_is_told_apart(size: str, home: Home) -> None:
+    """What `python -m tests.golden.compare` does at full size: also each step's logits within 1e-4."""
     if importlib.util.find_spec("moshi") is None:
         pytest.skip("the public package moshi==0.2.13 is not installed")
-    from tests.golden.compare import relative_distances
+    from tests.golden import compare
 
-    text, depth = relative_distances(home(size), dtype="float32", steps=60)
-    assert max(text) < 1e-4 and max(depth) < 1e-4
+    cases = [compare.case_of(home(size), 40, temp=temp, seed=17) for temp in (0.0, 0.6)]
+    loaded = checkpoint.load(home(size))
+    for case, heard in zip(cases, compare.reference(home(size), cases, "float32", sound=True), strict=True):
+        said = compare.ours(loaded, case)
+        assert len(heard.words) >= 3 and heard.pcm.any()
+        assert compare.verdict(said, heard, 16)["equal"]
+        late = [(word, step + 1) for word, step in heard.words]
+        for part, differs in (
+            ("word_times", replace(heard, words=late)),
+            ("codes", replace(heard, codes=heard.codes[:, ::-1])),
+            ("text", replace(heard, text_tokens=heard.text_tokens[1:])),
+            ("pcm", replace(heard, pcm=heard.pcm * 1.001)),
+            ("logits", replace(heard, text_logits=[logits * 1.001 for logits in heard.text_logits])),
+        ):
+            found = compare.verdict(said, differs, 16)
+            assert not found["equal"] and not found[f"{part}_equal"], part
 
 
 @pytest.mark.oracle
-def test_bfloat16_is_as_near_to_float32_as_the_references_own(tmp_path: Path) -> None:
-    """Temporal and depth transformers, over several random checkpoints with and without guidance by a second pass."""
+@pytest.mark.parametrize("size", ["small", "small-prompted"])
+def test_bfloat16_is_as_near_to_float32_as_the_references_own(size: str) -> None:
+    """One checkpoint scatters by 2 to 14 %: the mean over several may lie above 1 by no more than chance allows."""
     if importlib.util.find_spec("moshi") is None:
         pytest.skip("the public package moshi==0.2.13 is not installed")
-    from tests.golden.rounding import distances
+    from tests.golden.rounding import distances, fresh
 
-    for size in ("small", "small-prompted"):
-        for seed in range(4):
-            make(tmp_path / f"{size}-{seed}", size, seed=seed)
-        found = distances([tmp_path / f"{size}-{seed}" for seed in range(4)])
-        assert found["text"]["vectors"] >= 30 and found["depth"]["vectors"] >= 8, found
-        assert found["text"]["ratio"] <= 1.1 and found["depth"]["ratio"] <= 1.1, found
+    for part, found in distances(fresh(size, range(8))).items():
+        assert found["vectors"] >= (100 if part == "text" else 30), found
+        assert found["ratio_error"] < 0.1 and found["ratio"] <= 1 + 2 * found["ratio_error"], (part, found)
 
 
 @pytest.mark.oracle

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from runtime import checkpoint, weights
 from runtime import model_config as configs
-from runtime.errors import CheckpointInvalid, NameUnknown
+from runtime.errors import CheckpointInvalid, SpecInvalid
 from runtime.make_checkpoint import raw_config
 from runtime.model import layout
-from runtime.model.matrices import RowMatrix
 
 
 def test_the_published_shapes_add_up_to_the_published_file() -> None:
@@ -57,6 +56,9 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda c: c.update(cross_attention=False), "cross_attention"),
     (lambda c: c["conditioners"]["cfg"].update(type="wav"), "conditioners.cfg"),
     (lambda c: c["lm_gen_config"].update(temp="warm"), "lm_gen_config: temp"),
+    (lambda c: c["lm_gen_config"].update(temp=-3), "config.json: lm_gen_config: temp: must lie between 0 and 4, is -3"),
+    (lambda c: c["lm_gen_config"].update(text_temp=5), "config.json: lm_gen_config: text_temp"),
+    (lambda c: c["lm_gen_config"].update(cfg=-1.0), "config.json: lm_gen_config: cfg"),
     (lambda c: c.update(moshi_name="../other/model.safetensors"), "moshi_name"),
     (lambda c: c["fuser"]["sum"].append("speaker_wavs"), "no single vector"),
 ]
@@ -118,6 +120,24 @@ def test_a_pointer_instead_of_the_tokenizer_is_named(small_checkpoint: Path, tmp
         checkpoint.load(tmp_path / "p")
 
 
+@pytest.mark.parametrize(("voice", "wrong", "there"), [("small", 1, "2, 3, 4, 5, 6, 7, 8"), ("demo", 6, "4, 8")])
+def test_a_number_of_codebooks_that_does_not_work_names_those_that_do(
+    small_checkpoint: Path, voice: str, wrong: int, there: str
+) -> None:
+    directory = small_checkpoint if voice == "small" else Path(__file__).parents[2] / "voices/demo"
+    with pytest.raises(SpecInvalid, match=f"codebooks: this checkpoint speaks {there}, not {wrong}") as caught:
+        checkpoint.load(directory, codebooks=wrong)
+    assert caught.value.exit_code == 2
+
+
+def test_a_lexicon_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parents[2] / "voices/demo", tmp_path / "demo")
+    file = tmp_path / "demo" / "lexicon.tsv.gz"
+    file.write_bytes(file.read_bytes()[:50_000])
+    with pytest.raises(CheckpointInvalid, match=r"lexicon\.tsv\.gz: is not a readable lexicon"):
+        checkpoint.load(tmp_path / "demo")
+
+
 def test_a_voice_of_another_length_is_named(small_checkpoint: Path, tmp_path: Path) -> None:
     shutil.copytree(small_checkpoint, tmp_path / "v")
     name = "voices/odd.deadbeef@1.safetensors"
@@ -133,7 +153,7 @@ def test_unknown_types_of_codec_are_listed(small_checkpoint: Path, tmp_path: Pat
     shutil.copytree(small_checkpoint, tmp_path / "c")
     raw = json.loads((tmp_path / "c" / "config.json").read_text())
     (tmp_path / "c" / "config.json").write_text(json.dumps({**raw, "codec": {"type": "wax cylinder"}}))
-    with pytest.raises(NameUnknown, match="mimi, spectral"):
+    with pytest.raises(CheckpointInvalid, match="mimi, spectral"):
         checkpoint.load(tmp_path / "c")
 
 
@@ -156,13 +176,9 @@ def test_weights_are_used_where_they_lie(small_checkpoint: Path) -> None:
     tensors = weights.read(small_checkpoint / "model.safetensors")
     mapped = tensors["transformer.layers.0.self_attn.in_proj_weight"]
     config = configs.read(small_checkpoint)
-    for is_steady in (False, True):
-        model = layout.assemble(
-            config, tensors, dtype=torch.float32, device=torch.device("cpu"), is_steady=is_steady
-        )
-        held = model.temporal.layers[0].w_qkv
-        held = held.turned if isinstance(held, RowMatrix) else held
-        assert isinstance(held, torch.Tensor) and held.data_ptr() == mapped.data_ptr()
+    model = layout.assemble(config, tensors, dtype=torch.float32, device=torch.device("cpu"))
+    held = model.temporal.layers[0].w_qkv
+    assert isinstance(held, torch.Tensor) and held.data_ptr() == mapped.data_ptr()
 
 
 def test_a_file_that_is_not_in_memory_is_read_ahead_and_gives_the_same_tensors(tmp_path: Path) -> None:

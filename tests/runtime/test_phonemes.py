@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.phonemes import Phonemizer, contexts, load
+from runtime.text import Word, items_of
+from runtime.text_scan import TOKEN_CHARS_MAX
 
 LEXICON = {
     "hello": "həlˈO", "a": "ɐ", "stop": "stˈɑp", "cat": "kˈæt", "bus": "bˈʌs", "city": "sˈɪɾi", "bake": "bˈAk",
@@ -90,3 +92,42 @@ def test_the_file_is_words_then_rules(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress("cat\tkˈæt\nhello\thəlˈO\n\nB\tb\nI\tˈɪ".encode()))
     read = load(path)
     assert read.phonemize(["hello", "bi"]) == ["həlˈO", "bˈɪ"]
+
+
+DEMO = load(Path(__file__).parents[2] / "voices/demo/lexicon.tsv.gz")
+
+
+@pytest.mark.parametrize("letters", [3, 20, 59, 300, 3000])
+def test_a_row_of_one_letter_is_spelled_and_not_for_long(letters: int) -> None:
+    for letter in "abcdefghijklmnopqrstuvwxyzAZ":
+        said = [DEMO.text(item.spoken) for item in items_of(f"Well {letter * letters} yes") if isinstance(item, Word)]
+        assert len(said) == 2 + -(-letters // TOKEN_CHARS_MAX) and all(said), letter
+        assert max(map(len, said)) <= 3 * 60
+
+
+@pytest.mark.parametrize(
+    ("written", "as_if"),
+    [("αβ", "alpha-beta"), ("カタ", "ka-ta"), ("한국", "han-gug"), ("東,", "ideograph,"), ("Straße", "Strasse"),
+     ("ł", "l"), ("aaaaaaaaa", "AAAAAA")],
+)  # fmt: skip
+def test_what_has_no_sound_of_its_own_is_called_by_its_letters(written: str, as_if: str) -> None:
+    sounds = [DEMO.word(word).translate({ord(c): None for c in "ˈˌ"}) for word in (written, as_if)]
+    assert sounds[0] and sounds[0][:2] == sounds[1][:2]
+
+
+@given(st.text(alphabet=st.characters(categories=("L",)), min_size=1, max_size=250))
+def test_no_word_with_a_letter_vanishes(word: str) -> None:
+    said = [DEMO.text(item.spoken) for item in items_of(f"Well {word} yes") if isinstance(item, Word)]
+    assert len(said) >= 3 and all(said)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text", "no rules"])
+def test_a_damaged_file_is_a_value_error(tmp_path: Path, damage: str) -> None:
+    whole = gzip.compress("\n".join(f"w{n}\tk" for n in range(999)).encode() + b"\n\nA\ta")
+    path = tmp_path / "lexicon.tsv.gz"
+    path.write_bytes({
+        "cut": whole[:-9], "flipped": whole[:40] + bytes(b ^ 255 for b in whole[40:60]) + whole[60:], "empty": b"",
+        "text": b"<html>", "no rules": gzip.compress(b"w\tk\n"),
+    }[damage])  # fmt: skip
+    with pytest.raises((ValueError, gzip.BadGzipFile)):
+        load(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import resource
+import sys
 import wave
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,23 @@ def test_a_seed_is_a_reading(small_checkpoint: Path, tmp_path: Path) -> None:
         return out.read_bytes()
 
     assert said(1, "a.wav") == said(1, "b.wav") != said(2, "c.wav")
+
+
+def test_speakers_take_turns_in_their_voices(small_checkpoint: Path, tmp_path: Path) -> None:
+    """The voices reach the model in the order in which they are named, and a turn is marked with its speaker."""
+
+    def said(text: str, voice: str) -> tuple[list[int], bytes]:
+        dump = tmp_path / "x.safetensors"
+        command = ["say", text, "--model", str(small_checkpoint), "--temp", "0", "--dump", str(dump)]
+        assert main([*command, "--voice", voice]) == 0
+        tensors = weights.read(dump)
+        return tensors["text_tokens"].tolist(), tensors["pcm"].numpy().tobytes()
+
+    turns = "Who is there? <speaker 2> It is me. <speaker 1> Come in."
+    tokens, sound = said(turns, "voice0,voice1")
+    card = 513  # the first stream's token, whatever the second stream says beside it
+    assert [t % card for t in tokens if t % card in (1, 2)] == [1, 2, 1]
+    assert sound != said(turns, "voice0")[1] and sound != said(turns, "voice1,voice0")[1]
 
 
 def test_bytes_that_are_no_text_on_stdin_are_a_usage_error(
@@ -132,3 +150,77 @@ def test_an_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("TTS_VOICES", "anna")
     assert main(["say", "hi", "-o", "x.wav"]) == 2
     assert "did you mean TTS_VOICE?" in capsys.readouterr().err
+
+
+SOUND_CARD = '''
+class PortAudioError(Exception):
+    pass
+
+
+class OutputStream:
+    """Keeps what is played, and what was asked of it, where a test can read it."""
+
+    made = []
+
+    def __init__(self, samplerate, *, channels, dtype):
+        if samplerate != 24000:
+            raise PortAudioError("Invalid sample rate")
+        self.asked, self.blocks, self.calls = (samplerate, channels, dtype), [], []
+        OutputStream.made.append(self)
+
+    def start(self):
+        self.calls.append("start")
+
+    def write(self, block):
+        assert self.calls == ["start"] and block.flags.c_contiguous and block.dtype.name == self.asked[2]
+        self.blocks.append(block.copy())
+
+    def stop(self):  # waits until everything written was heard
+        self.calls.append("stop")
+
+    def close(self):
+        self.calls.append("close")
+'''
+
+
+def test_the_sound_card_is_given_all_of_the_sound_and_left_when_it_was_heard(
+    small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sounddevice.py").write_text(SOUND_CARD)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "sounddevice", raising=False)
+    out = tmp_path / "a.wav"
+    assert main(["say", "Hello", "--model", str(small_checkpoint), "--play", "-o", str(out), "--temp", "0"]) == 0
+    (card,) = sys.modules.pop("sounddevice").OutputStream.made
+    assert card.asked == (24000, 1, "float32") and card.calls == ["start", "stop", "close"]
+    played = np.concatenate(card.blocks)
+    with wave.open(str(out)) as file:
+        written = np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768
+    assert played.shape == (len(written), 1) and np.abs(played).max() <= 1.0
+    assert np.abs(played[:, 0] - written).max() < 1e-4
+
+
+def test_a_sound_card_that_cannot_be_opened_is_one_line(
+    small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sounddevice.py").write_text(SOUND_CARD.replace("!= 24000", "== 24000"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "sounddevice", raising=False)
+    assert main(["say", "Hello", "--model", str(small_checkpoint), "--play"]) == 1
+    sys.modules.pop("sounddevice")
+    assert "the sound card cannot be opened: Invalid sample rate; use -o FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["-o", "--timestamps", "--dump"])
+def test_a_place_that_cannot_be_written_is_told_before_the_model_is_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    """There is no model: to hear of the place first, it must be looked at first."""
+    (tmp_path / "is_one.json").mkdir()
+    for place in (tmp_path / "none" / "a.json", tmp_path / "is_one.json"):
+        rest = ["-o", str(tmp_path / "fine.wav")] if flag != "-o" else []
+        command = ["say", "Hello", flag, str(place), *rest, "--format", "wav", "--model", str(tmp_path / "no-model")]
+        assert main(command) == 1
+        line = capsys.readouterr().err
+        assert str(place) in line and len(line.splitlines()) == 1 and "no-model" not in line
+    assert [p.name for p in tmp_path.iterdir()] == ["is_one.json"]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from runtime.admission import Admission, KeyLimits, Priority, StepCost, capacity, fit_cost
+from runtime.admission import Admission, KeyLimits, Priority, capacity
+from runtime.step_cost import StepCost
 
 ANY = KeyLimits("any")
 
@@ -26,12 +25,6 @@ def test_capacity_is_the_most_streams_whose_step_fills_85_percent_of_a_frame() -
 def test_capacity_never_exceeds_the_lanes_and_never_refuses_everybody() -> None:
     assert capacity(StepCost(0.001, 0.0), frame_s=0.08, load_max=0.85, lanes=8) == 8
     assert capacity(StepCost(0.2, 0.1), frame_s=0.08, load_max=0.85, lanes=8) == 1
-
-
-@given(st.lists(st.tuples(st.integers(1, 64), st.floats(1e-4, 0.1)), min_size=1, max_size=20))
-def test_the_cost_line_is_never_below_a_measured_step(samples: list[tuple[int, float]]) -> None:
-    cost = fit_cost(samples)
-    assert all(cost.of(n) >= s - 1e-9 for n, s in samples)
 
 
 def test_call_n_plus_1_is_refused_with_a_retry_hint_and_the_next_release_lets_one_in() -> None:
@@ -62,8 +55,8 @@ def test_a_key_has_its_own_limit_of_streams() -> None:
 
 def test_a_key_has_its_own_rate_and_the_hint_is_when_it_will_be_let_in() -> None:
     gate = warm(100)
-    key = KeyLimits("k", starts_per_minute=20)  # bucket of 2, one each 3 s
-    assert gate.ask(key, 10.0) is None and gate.ask(key, 10.0) is None
+    key = KeyLimits("k", starts_per_minute=20)  # all at once, then one each 3 s
+    assert not any(gate.ask(key, 10.0) for _ in range(20))
     refusal = gate.ask(key, 10.0)
     assert refusal and refusal.code == "key_rate" and refusal.retry_after_s == 3.0
     assert gate.ask(key, 12.9) and gate.ask(key, 13.0) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import time
 from pathlib import Path
 
@@ -14,8 +16,10 @@ from hypothesis import strategies as st
 
 from runtime.bench.arrivals import PROMPTS, Call, calls, longer, pieces, words
 from runtime.bench.clients import Target, speak
+from runtime.bench.command import exit_code, measure
 from runtime.bench.meter import Take, heard, playout, summary
 from runtime.bench.soak import alike, foreign, soak
+from runtime.cli import main
 from runtime.port import FrameOut
 from tests.serve.fake_engine import FakeEngine
 from tests.serve.harness import Running, run, serving, sha
@@ -164,13 +168,20 @@ def quiet(words: str) -> None:
 
 
 class Leaky(FakeEngine):
-    """Now and then gives one stream the frame of another: the fault that a soak must find."""
+    """Now and then gives one stream the frame of another, past or present: the fault that a soak must find."""
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__(lanes=lanes)
+        self._seeds: list[int] = []  # Of the streams so far, the newest last.
+        self._frames = 0  # Of all streams together: a leak that came at the same step each time would pass for right.
 
     def _advance(self, lane: int) -> FrameOut:
-        frame = super()._advance(lane)
-        others = [n for n in self.held if n != lane]
-        if frame.pcm is not None and others and frame.step % 3 == 2:
-            frame.pcm[:] = self._pcm(self.held[others[0]].spec.seed, 0)
+        frame, mine = super()._advance(lane), self.held[lane].spec.seed
+        others = [seed for seed in self._seeds if seed != mine]
+        self._seeds = [*others, mine]
+        self._frames += 1
+        if frame.pcm is not None and others and self._frames % 7 == 0:
+            frame.pcm[:] = self._pcm(others[-1], 0)
         return frame
 
 
@@ -199,3 +210,52 @@ def test_a_soak_passes_on_a_good_server_and_finds_wrong_sound_on_a_bad_one() -> 
                 assert isinstance(outcomes, dict) and "garbage:closed_without_a_word" not in outcomes
 
     uvloop.run(test())  # the loop that the command uses: its sockets differ from asyncio's
+
+
+def test_a_server_that_goes_leaves_the_figures_of_what_was_heard() -> None:
+    async def test() -> None:
+        async with serving() as at:
+            args = argparse.Namespace(what="load", rate=20.0, words=0, count=30, seed=1)
+            run_of_it = asyncio.create_task(measure(args, target(at)))
+            while not await at.metric("tts_streams_total", protocol="gradium", outcome="done"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await at.server.stop()
+            facts = await run_of_it
+            assert facts["n"] == 30 and 0 < facts["heard"] < 30 and facts["errors"]["connection"]  # type: ignore
+            assert facts["server_answers"] is False and exit_code(facts) == 1
+
+    run(test)
+
+
+def test_a_server_that_goes_ends_a_soak_with_its_counts() -> None:
+    async def test() -> None:
+        async with serving() as at:
+            soaking = asyncio.create_task(soak(target(at), minutes=0.2, streams=2, seed=3, say=quiet))
+            while not await at.metric("tts_streams_total", protocol="gradium", outcome="done"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await at.server.stop()
+            facts = await soaking
+            assert facts["acts"] and facts["server_answers"] is False and exit_code(facts) == 1
+
+    uvloop.run(test())
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"), [({}, 0), ({"at_capacity": 3}, 0), ({"closed": 1}, 1), ({"timeout": 1, "silent": 1}, 1)]
+)
+def test_refusals_are_answers_and_lost_calls_are_not(errors: dict[str, int], code: int) -> None:
+    assert exit_code({"heard": 5, "errors": errors, "server_answers": True}) == code
+    assert exit_code({"heard": 5, "errors": errors, "server_answers": False}) == 1
+    assert exit_code({"heard": 0, "errors": errors, "server_answers": True}) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["--url nonsense", "--url localhost:18089", "--url http://", "--url http://a:b", "--url http://a:99999999",
+     "--url ftp://a", "--url ws://a", "--rate 0", "--rate nan", "--rate -1", "--count 0", "--pause-s 0", "--words -1",
+     "--minutes inf", "--tokens-per-s -1", "--streams 0"],
+)  # fmt: skip
+@pytest.mark.parametrize("what", ["ttfa", "load", "soak"])
+def test_what_cannot_be_meant_is_a_usage_line(what: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", what, *wrong.split()]) == 2
+    assert wrong.split()[0] in capsys.readouterr().err

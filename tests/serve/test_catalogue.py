@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from runtime.errors import NameUnknown, Usage
-from runtime.serve.catalogue import CLIENT_DEFAULTS, Catalogue
+from runtime.serve.catalogue import CLIENT_DEFAULTS, Catalogue, check_state
 from runtime.serve.openai import VOICES
 from runtime.serve.wire import WireError
 
@@ -55,6 +56,34 @@ def test_a_state_file_that_is_not_ours_stops_the_start_with_one_line(tmp_path: P
     state.write_text("{}")
     with pytest.raises(Usage, match=r"state\.json"):
         names(state=state)
+
+
+def test_a_state_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for state in (tmp_path / "none" / "x", tmp_path / "file" / "x", tmp_path):
+        with pytest.raises(Usage, match="cannot be written"):
+            check_state(state)
+    check_state(tmp_path / "new")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"], "looking leaves nothing behind"
+
+
+def test_what_cannot_be_kept_is_refused_in_words_and_changes_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    it = names(state=place / "state.json")
+    voice = it.make_voice({"name": "duo", "mix": "anna:0.5+ben:0.5"})
+    rules = it.put_pronunciation({"name": "p", "rules": [{"original": "SQL", "rewrite": "sequel"}]})
+    shutil.rmtree(place)
+    clip: dict[str, object] = {"filename": "a.wav"}
+    for change in (
+        lambda: it.make_voice({"mix": "anna:0.1+ben:0.9"}), lambda: it.add_clone("u", clip, b"RIFF"),
+        lambda: it.update_voice(voice.uid, {"name": "trio"}), lambda: it.delete_voice(voice.uid),
+        lambda: it.put_pronunciation({"rules": [{"original": "x"}]}), lambda: it.delete_pronunciation(rules.uid),
+    ):  # fmt: skip
+        with pytest.raises(WireError, match="nothing was changed") as why:
+            change()
+        assert why.value.code == "storage"
+    assert it.voices(own=False) == [voice] and it.pronunciations() == [rules]
 
 
 def test_the_models_own_voices_cannot_be_changed() -> None:

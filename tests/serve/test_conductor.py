@@ -8,7 +8,6 @@ import random
 import numpy as np
 import pytest
 
-from runtime.admission import StepCost
 from runtime.port import StreamSpec
 from runtime.scheduler import Costs
 from runtime.serve.conductor import PARCEL_FRAMES, Conductor
@@ -28,6 +27,7 @@ from runtime.serve.traffic import (
     Sound,
     Words,
 )
+from runtime.step_cost import StepCost
 from tests.serve.fake_engine import FRAME_S, FakeEngine, SimClock, planted
 
 COSTS = Costs(full=StepCost(0.004, 0.002), lead=StepCost(0.0012, 0.0006))
@@ -237,6 +237,25 @@ def test_who_is_well_ahead_gets_several_frames_at_a_time_and_never_waits_for_the
         if isinstance(happening, Sound):
             assert not dry_at or when <= dry_at, "the listener ran dry while a parcel was filled"
             dry_at = max(dry_at, when) + len(happening.pcm) / 24_000
+
+
+def test_words_go_with_the_sound_they_belong_to_and_are_told_before_they_are_heard() -> None:
+    """Between the frames of a parcel no word leaves alone: each message wakes the network side."""
+    stage = Stage()
+    stage.say(1, " ".join(["word"] * 60))
+    stage.run(30)
+    told, heard_s, first = 0, 0.0, None
+    for when, happenings in itertools.groupby(stage.log, key=lambda pair: pair[0]):
+        kinds = [h for _, h in happenings]
+        sounds = [h for h in kinds if isinstance(h, Sound)]
+        for sound in sounds:
+            first = when if first is None else first
+            heard_s += len(sound.pcm) / 24_000
+        for words in (h for h in kinds if isinstance(h, Words)):
+            assert sounds or heard_s < 1.0, "a word left without sound although a parcel was being filled"
+            told += len(words.words)
+            assert all(first is None or first + w.stop_s >= when for w in words.words), "told after it was heard"
+    assert told == 60
 
 
 def test_no_parcel_is_kept_when_the_text_runs_dry_or_a_flush_is_answered() -> None:

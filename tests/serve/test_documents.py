@@ -12,10 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import ormsgpack
 import pytest
 import yaml
 
-from runtime.serve.wire import CLOSE_CODES
+from runtime.serve.gradium import GradiumWire
+from runtime.serve.moshi import MoshiWire
+from runtime.serve.native import NativeWire
+from runtime.serve.wire import CLOSE_CODES, Audio, Done, Failed, Pong, Ready, Wire, Word
+from tests.serve.document_shapes import ASYNCAPI, OPENAPI, RESPONSE, SCHEMA
 from tests.serve.harness import Running, run, served, serving
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +30,55 @@ ASYNC = yaml.safe_load((ROOT / "runtime/serve/asyncapi.yaml").read_text(encoding
 # What a schema cannot say: names that exist, and a text of some words.
 KNOWN = {"text": "one two three", "input": "one two three", "voice": "anna", "mix": "anna:0.7+ben:0.3"}
 NOT_STRINGS = (7, ["x"])
+OUT = (
+    Ready("a", 1, "q", 24_000, "audio/pcm", "anna"), Audio("a", 1, b"\0" * 8, 0, 1), Word("a", 1, "x", 0, 1),
+    Done("a", 1, 1.0), Done("a", 1, 1.0, True), Failed("a", "internal", "x", 1.0), Pong("t"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "shape"), [(DOCUMENT, OPENAPI), (ASYNC, ASYNCAPI)], ids=["openapi", "asyncapi"])
+def test_a_document_says_only_what_its_standard_knows(document: dict[str, Any], shape: dict[str, Any]) -> None:
+    jsonschema.Draft202012Validator.check_schema(shape)
+    errors = list(jsonschema.Draft202012Validator(shape).iter_errors(document))
+    assert not errors, [f"{'/'.join(map(str, e.absolute_path))}: {e.message[:200]}" for e in errors]
+    for ref in re.findall(r"'\$ref': '(#[^']*)'", str(document)):
+        found: Any = document
+        for part in ref.removeprefix("#/").split("/"):
+            found = found[part]
+
+
+def test_a_description_that_a_comma_splits_is_found() -> None:
+    split = yaml.safe_load("{description: Requests, characters and seconds}")
+    shape = {"$defs": {"schema": SCHEMA}, **RESPONSE}
+    assert list(jsonschema.Draft202012Validator(shape).iter_errors(split))
+
+
+@pytest.mark.parametrize(("channel", "wire"), [("gradium", GradiumWire()), ("moshi", MoshiWire()),
+                                                ("moshi", MoshiWire("opus"))])  # fmt: skip
+def test_every_message_of_the_other_protocols_is_documented(channel: str, wire: Wire) -> None:
+    payloads = [m["payload"] for m in ASYNC["channels"][channel]["messages"].values()]
+    for out in OUT:
+        frame = wire.render(out)
+        if frame is None:
+            continue
+        fields = json.loads(frame) if isinstance(frame, str) else ormsgpack.unpackb(frame)
+        fit = [
+            p for p in payloads if p.get("properties", {}).get("type", {}).get("const") == fields["type"]
+            and set(p["required"]) <= set(fields) <= set(p["properties"])
+        ]  # fmt: skip
+        assert fit, fields
+
+
+@pytest.mark.parametrize(("channel", "wire"), [("gradium", GradiumWire()), ("native", NativeWire()),
+                                                ("moshi", MoshiWire())])  # fmt: skip
+def test_every_message_that_is_documented_is_taken(channel: str, wire: Wire) -> None:
+    for ref in ASYNC["operations"][f"{channel}_say"]["messages"]:
+        name = ref["$ref"].rpartition("/")[2]
+        payload = ASYNC["channels"][channel]["messages"][name]["payload"]
+        if payload["type"] != "object":
+            continue
+        message = {k: payload["properties"][k].get("const", "words") for k in payload["required"]}
+        assert wire.parse(ormsgpack.packb(message) if channel == "moshi" else json.dumps(message)), name
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def test_no_door_stands_open_by_accident(settings: dict[str, object]) -> None:
 def test_every_path_but_the_probes_asks_for_a_key(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(keys=str(key_file(tmp_path)), metrics_open=False) as at:
-            open_paths = {"/livez", "/readyz", "/openapi.yaml", "/asyncapi.yaml"}
+            open_paths = {"/", "/livez", "/readyz", "/openapi.yaml", "/asyncapi.yaml"}
             for route in at.server._runner.app.router.routes():
                 path = route.resource.canonical if route.resource else ""
                 if route.method == "HEAD" or path in open_paths:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -113,3 +114,14 @@ def test_without_keys_it_does_not_start(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "runtime.cli", "serve", "--model", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env=ENV, check=False)
     assert done.returncode == 2 and "--keys" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "runtime.cli", "serve", "--keyless", "true", "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, env=ENV, check=False)
+    assert done.returncode == 1 and f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

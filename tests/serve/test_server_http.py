@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from runtime.config import ServeSettings
-from runtime.port import Engine
+from runtime.port import Engine, StreamSpec, TextFeed
 from runtime.serve.app import Server
 from runtime.serve.native import NativeWire
 from runtime.serve.wire import Audio, Done, Failed, FlushedOut, PausedOut, Pong, Ready, Word
@@ -160,8 +160,98 @@ def test_a_body_that_is_too_large_is_a_413() -> None:
         large = b"x" * 5000
         async with serving(message_bytes_max=2048) as at, at.http.post(at.url + "/v1/tts", data=large) as reply:
             assert reply.status == 413
+            assert (await reply.json())["error"]["message"] == "the body is larger than 2048 bytes"
 
     run(test)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/tts", {}, "text"), ("/v1/tts", {"text": None}, "text"), ("/v1/tts", {"text": 1}, "text"),
+        ("/v1/tts", {"text": "x", "cfg": 9}, "cfg"), ("/v1/tts", {"text": "x", "voice": "nobody"}, "voice"),
+        ("/v1/audio/speech", {}, "input"), ("/v1/audio/speech", {"input": None}, "input"),
+        ("/v1/audio/speech", {"input": "x" * 5000}, "input"),
+        ("/v1/audio/speech", {"input": "x", "response_format": "vinyl"}, "response_format"),
+        ("/v1/audio/speech", {"input": "x", "speed": 9}, "speed"), ("/v1/voices", {"name": "m1"}, "mix"),
+        ("/api/post/speech/tts", {}, "text"), ("/api/post/speech/tts", {"text": None}, "text"),
+        ("/api/tts_streaming", {"voice": "anna"}, "text"),
+    ],
+)  # fmt: skip
+def test_a_field_that_is_missing_or_wrong_is_named(path: str, body: dict[str, object], param: str) -> None:
+    async def test() -> None:
+        async with serving() as at, at.http.post(at.url + path, json=body) as reply:
+            said = await reply.text()
+            if path == "/api/post/speech/tts":  # the public service's own spelling: 500 with the close code
+                assert said.startswith(f"error from server 1003: {param} ")
+            elif path.startswith("/api/"):
+                assert param in json.loads(said)["detail"] and reply.status == 400
+            else:
+                assert json.loads(said)["error"]["param"] == param and reply.status < 500
+
+    run(test)
+
+
+class Faulty(FakeEngine):
+    def text_feed(self, spec: StreamSpec) -> TextFeed:
+        if spec.seed == 13:
+            raise ZeroDivisionError(spec)
+        return super().text_feed(spec)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "headers"),
+    [
+        ("DELETE", "/v1/tts", 405, {}), ("PATCH", "/api/voices/", 405, {}), ("GET", "/v1/tts", 400, {}),
+        ("GET", "/api/speech/tts", 400, {}), ("GET", "/nothing", 404, {}), ("GET", "/api/nothing", 404, {}),
+        ("POST", "/v1/tts", 500, {}), ("POST", "/v1/audio/speech", 500, {}),
+        ("POST", "/v1/tts", 400, {"Content-Encoding": "gzip"}),
+    ],
+)  # fmt: skip
+def test_every_failure_is_an_error_of_the_protocol(
+    method: str, path: str, status: int, headers: dict[str, str]
+) -> None:
+    async def test() -> None:
+        body = b'{"text": "one", "input": "one", "seed": 13}' if method == "POST" else None
+        async with serving(Faulty()) as at, at.http.request(
+            method, at.url + path, data=body, headers=headers | {"Content-Type": "application/json"}
+        ) as reply:
+            error = await reply.json()  # raises for any other content type
+            assert reply.status == status
+            assert error["detail"] if path.startswith("/api/") else error["error"]["code"]
+            assert (status == 405) == ("Allow" in reply.headers)
+
+    run(test)
+
+
+def test_a_conversation_that_fails_says_so_before_its_close() -> None:
+    async def test() -> None:
+        async with serving(Faulty()) as at, at.http.ws_connect(f"{at.ws_url}/v1/tts") as ws:
+            await ws.send_str('{"type": "start", "seed": 13}')
+            assert (await ws.receive_json())["code"] == "internal"
+            assert (await ws.receive()).data == 1011
+            assert at.server.hub.admission.active == 0
+
+    run(test)
+
+
+@served()
+async def test_a_stream_whose_sound_cannot_be_coded_ends_with_a_word_and_leaves_its_neighbour(at: Running) -> None:
+    async with at.http.ws_connect(f"{at.ws_url}/v1/tts") as ws:
+        for name in ("bad", "good"):
+            await ws.send_json({"type": "start", "id": name, "seed": 4})
+            assert (await ws.receive_json())["type"] == "started"
+        at.server.hub._streams[1]._encoder = None  # type: ignore[assignment]
+        for name in ("bad", "good"):
+            await ws.send_json({"type": "text", "id": name, "text": TEXT})
+            await ws.send_json({"type": "end", "id": name})
+        last: dict[str, str] = {}
+        while len(last) < 2:
+            message = await ws.receive()
+            said = message.json() if message.type is aiohttp.WSMsgType.TEXT else {}
+            if said.get("type") in ("error", "done"):
+                last[said["id"]] = said.get("code", "done")
+        assert last == {"bad": "internal", "good": "done"}
 
 
 @served()
@@ -169,6 +259,12 @@ async def test_a_step_that_hangs_and_an_engine_that_died_make_livez_fail(at: Run
     assert (await get(at, "/livez"))[0] == 200
     at.server._device.tally.step_began = 0.0
     assert (await get(at, "/livez"))[0] == 503
+
+
+@served()
+async def test_the_address_alone_says_what_this_is(at: Running) -> None:
+    status, page = await get(at, "/")
+    assert status == 200 and all(path in page for path in ("/openapi.yaml", "/asyncapi.yaml", "/metrics", "/v1/tts"))
 
 
 @served()

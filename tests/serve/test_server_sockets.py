@@ -359,3 +359,35 @@ async def test_draining_lets_streams_finish_and_nobody_in(at: Running) -> None:
     await it.send("end_of_stream")
     await it.until("end_of_stream")
     assert await draining is True
+
+
+@served()
+async def test_a_second_start_of_an_open_id_says_that_the_first_goes_on(at: Running) -> None:
+    ws = await at.http.ws_connect(f"{at.ws_url}/v1/tts")
+    for message in ({"type": "start"}, {"type": "start"}, {"type": "text", "text": "one two"}, {"type": "end"}):
+        await ws.send_json(message | {"id": "a"})
+    seen = []
+    while not seen or seen[-1]["type"] != "done":
+        frame = await ws.receive()
+        if isinstance(frame.data, str):
+            seen.append(json.loads(frame.data))
+    [error] = [m for m in seen if m["type"] == "error"]
+    assert error["code"] == "id_in_use" and [m["text"] for m in seen if m["type"] == "word"] == ["one", "two"]
+
+
+@served(message_bytes_max=2048)
+async def test_a_message_that_is_too_large_is_told_the_limit(at: Running) -> None:
+    ws = await at.http.ws_connect(f"{at.ws_url}/v1/tts")
+    await ws.send_str("x" * 3000)
+    assert "2048 bytes" in (await ws.receive_json())["message"]
+    assert (await ws.receive()).data == 1009
+
+
+@served()
+async def test_a_text_message_without_its_text_is_refused_by_name(at: Running) -> None:
+    for path, first in (("/v1/tts", "start"), ("/api/speech/tts", "setup")):
+        ws = await at.http.ws_connect(at.ws_url + path)
+        await ws.send_json({"type": first})
+        await ws.receive()
+        await ws.send_json({"type": "text"})
+        assert (await ws.receive_json())["message"] == "text is missing"
