@@ -19,6 +19,7 @@ from bdn.manifest import Chunk, Manifest
 from bdn.policy import OriginUse
 from bdn.ports import Sink, Tier
 from bdn.roster import Roster
+from bdn.sources import Tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class Flight:
     priority: int
     number: int
     """The chunk's place in the model."""
+    tried: Tried
+    """What it has learned of its sources so far."""
     sink: Sink | None = None
     tier: Tier = Tier.PEER
     """Of the source that is sending now."""

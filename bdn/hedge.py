@@ -16,7 +16,6 @@ EVERY_S = 0.25  # How often what is in flight is looked at.
 LATE_S = 1.0  # Below this nobody is late, however fast the others are.
 LATE_TIMES = 4.0  # Later than that many times the usual.
 HEDGES_MAX = 2  # For one chunk: a node that is slow with everyone is slow itself.
-REST_S = 5.0  # How long one that was left is not asked again for this chunk.
 NEWEST = 0.1  # The newest chunk's weight in what is usual.
 FADE = 0.95  # Of the best rate, each time it is looked at: half of it is forgotten in 3.4 s.
 

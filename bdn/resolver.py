@@ -16,7 +16,7 @@ from bdn.coordinator import Coordinator, Part
 from bdn.digest import Digest
 from bdn.errors import BdnError, Busy, ChunkMissing, Corrupt, Down, Missing, SourceDown
 from bdn.flights import Flight, Outcome, Swarm, check, part_of, until_here
-from bdn.hedge import REST_S, Inflow, watch
+from bdn.hedge import Inflow, watch
 from bdn.holders import KnownChunk
 from bdn.ledger import Ledger
 from bdn.manifest import Chunk, Manifest
@@ -25,7 +25,18 @@ from bdn.policy import Limits, OriginUse
 from bdn.ports import Ask, Claims, Clock, Holding, Lease, Membership, Origin, Peers, Sink, Store, Tier
 from bdn.questions import Questions
 from bdn.roster import Roster
-from bdn.sources import AskPeer, GiveUp, Pause, Probe, ReadOrigin, Tried, asked_for, next_source
+from bdn.sources import (
+    LOOK_S,
+    AskPeer,
+    GiveUp,
+    Pause,
+    Probe,
+    ReadOrigin,
+    Tried,
+    asked_for,
+    in_place_of,
+    next_source,
+)
 from bdn.standing import Standing
 from bdn.strict import Strict
 from bdn.uploads import BUSY_S_MAX, Uploads
@@ -221,7 +232,8 @@ class Resolver:
     # -- flights --
 
     def _launch(self, swarm: Swarm, chunk: Chunk, hops: int, priority: int) -> Flight:
-        flight = Flight(swarm, chunk, hops, priority, swarm.model.numbers[chunk.digest])
+        tried = Tried(swarm.manifest, strangers=self._coordinator.others.strangers)
+        flight = Flight(swarm, chunk, hops, priority, swarm.model.numbers[chunk.digest], tried)
         flight.task = asyncio.ensure_future(self._fly(flight))
         flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # Nobody may be waiting.
         self._flights[chunk.digest] = flight
@@ -230,15 +242,8 @@ class Resolver:
         return flight
 
     def _better(self, flight: Flight, slow: str) -> str | None:
-        """Another node that has the chunk, by the holder map."""
-        now = self._clock.now()
-        distrusted = self.standing.distrusted(flight.chunk.digest, now)
-
-        def usable(name: str) -> bool:
-            there = name not in (slow, self.me, *distrusted) and self.roster.get(name) is not None
-            return there and not self.standing.avoided(name, flight.swarm.manifest, now)
-
-        return self._known(flight).choose(usable)
+        now, known = self._clock.now(), self._known(flight)
+        return in_place_of(slow, flight.chunk, self.me, self.roster, flight.tried, self.standing, now, known)
 
     def _known(self, flight: Flight) -> KnownChunk:
         salt = self._salt ^ int.from_bytes(flight.chunk.digest.raw[8:16], "big")
@@ -295,8 +300,7 @@ class Resolver:
     async def _fetch(self, flight: Flight, sink: Sink) -> Outcome:
         """Step after step until one source has sent the right bytes into the sink."""
         self._forget_who_left()
-        part = flight.swarm.part
-        tried = Tried(part.manifest, strangers=self._coordinator.others.strangers)
+        part, tried = flight.swarm.part, flight.tried
         started, known = self._clock.now(), self._known(flight)
         last: BdnError | None = None
         while True:
@@ -310,7 +314,7 @@ class Resolver:
                     last.hint = last.hint or why
                 raise tried.origin_error or last or SourceDown("the cluster", whole)
             if isinstance(step, Pause):
-                await self._clock.sleep(step.until - now)
+                await self._clock.sleep(min(LOOK_S, step.until - now))
             elif isinstance(step, Probe):
                 await self._questions.before_origin(flight, step, tried)
             elif isinstance(step, ReadOrigin):
@@ -357,8 +361,7 @@ class Resolver:
             if not flight.called_off or task is None or task.uncancel():
                 raise
             if flight.better is not None:
-                tried.hints.insert(0, flight.better)
-                tried.busy[node.name] = self._clock.now() + REST_S
+                tried.leave_for(flight.better, node.name, self._clock.now())
             flight.start_over(self.ledger, sink)
             return Busy(node.name)
         finally:

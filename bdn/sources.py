@@ -25,6 +25,8 @@ from bdn.standing import Standing
 PROBED_RANKS = 3  # m joins put the former owner at rank <= m + 1; asking three finds it in all but a join storm.
 CORRUPT_ORIGIN_TRIES = 2  # A flipped bit on the way is worth one more read; a bad object is not.
 ORIGIN_BACKOFF_S, ORIGIN_BACKOFF_S_MAX = 0.2, 10.0
+REST_S = 5.0  # How long one that was slow with a chunk is not asked for it again, as long as others may have it.
+LOOK_S = 0.5  # How long a fetch that waits stays deaf to news of holders; they come about so often.
 DENIALS_MAX = 8  # With the pauses between them, 5 s: word that a chunk is gone takes a coordinator about 1 s.
 
 
@@ -50,7 +52,8 @@ class ReadOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Everyone who could serve is busy: come back at `until`. Never a reason to read the origin."""
+    """Everyone who could serve is busy: come back at `until`, or sooner, since others may have the chunk by then. Never
+    a reason to read the origin."""
 
     until: float
 
@@ -87,6 +90,8 @@ class Tried:
     """Who is said to hold the chunk or to be receiving it, best first."""
     busy: dict[str, float] = field(default_factory=dict)
     """Who is at its upload cap, and until when to leave it alone."""
+    resting: dict[str, float] = field(default_factory=dict)
+    """Who was left because it was slow, and until when others are preferred to it."""
     doubted: list[str] = field(default_factory=list)
     """Who was said to hold the chunk and denied it."""
     strangers: dict[str, Node] = field(default_factory=dict)
@@ -137,6 +142,16 @@ class Tried:
         if isinstance(self.left.pop(name), Down):
             self.retried.add(name)
         return True
+
+    def leave_for(self, better: str, slow: str, now: float) -> None:
+        """Ask that one next, even if it did not have the chunk before; the slow one only where nobody else is left."""
+        self.retry(better)
+        self.hints.insert(0, better)
+        self.resting[slow] = now + REST_S
+
+    def free(self, name: str, now: float) -> bool:
+        """Whether it may be asked now, as far as it said itself and was not slow."""
+        return max(self.busy.get(name, now), self.resting.get(name, now)) <= now
 
     def ghosts(self, before: float) -> list[str]:
         """Who was named first before then, and cannot be found: it came and went before anybody heard of it."""
@@ -192,29 +207,65 @@ def next_source(
         barred = node.name in tried.left or node.name in distrusted
         return node.name != me and not barred and not standing.avoided(node.name, tried.manifest, now)
 
-    wait = float("inf")
+    wait, slow = float("inf"), None
     above = first_above(chunk, me, roster, usable)
     hinted = [n for name in tried.hints if (n := roster.get(name) or tried.strangers.get(name)) and usable(n)]
     for node in sorted(hinted, key=lambda n: not _near(n, me, roster)):
-        if above is not None and _near(above, me, roster) and not _near(node, me, roster):
-            break  # The one above fetches it for the whole zone; an owner that is busy names holders anywhere.
-        if tried.busy.get(node.name, now) <= now:
+        if _beyond(node, above, me, roster):
+            break
+        if tried.free(node.name, now):
             return AskPeer(node, settled=not _higher(node, chunk, me, roster))
-        wait = min(wait, tried.busy[node.name])
+        if tried.busy.get(node.name, now) > now:
+            wait = min(wait, tried.busy[node.name])
+        else:
+            slow = slow or node
     if known is not None:
-        holder = _holder(known, above, me, roster, lambda n: n.name not in (*tried.doubted, *tried.busy) and usable(n))
+        asked = (*tried.doubted, *tried.busy, *tried.resting)
+        holder = _holder(known, above, me, roster, lambda n: n.name not in asked and usable(n))
         if holder is not None:
             return AskPeer(holder, settled=not _higher(holder, chunk, me, roster))
     if above is not None:
-        until = tried.busy.get(above.name, now)
-        return AskPeer(above, settled=False) if until <= now else Pause(min(wait, until))
+        if tried.free(above.name, now):
+            return AskPeer(above, settled=False)
+        if tried.busy.get(above.name, now) > now:
+            wait = min(wait, tried.busy[above.name])
+        else:
+            slow = slow or above
     if wait < float("inf"):
         return Pause(wait)
+    if slow is not None:  # Nobody else is left, and to wait for nobody would be slower still.
+        return AskPeer(slow, settled=not _higher(slow, chunk, me, roster))
     if not tried.probed:
         return Probe(_neighbours(chunk, me, roster, tried, usable))
     if use is OriginUse.FORBID:
         return GiveUp("no peer has it and the policy forbids the origin (--origin-use)")
     return _origin(tried, "owner" if _owns(chunk, me, roster) else "every node before this one failed", now)
+
+
+def in_place_of(
+    slow: str, chunk: Chunk, me: str, roster: Roster, tried: Tried, standing: Standing, now: float, known: Known
+) -> str | None:
+    """Another node that has the chunk, by the holder map, and whom `next_source` would ask after `Tried.leave_for`.
+
+    What denied the chunk to this fetch may be the one: the owner, asked before it took part in the model, is the first
+    that everyone hears of as a holder.
+    """
+    distrusted = standing.distrusted(chunk.digest, now)
+
+    def there(node: Node) -> bool:
+        barred = node.name in (me, *distrusted) or standing.avoided(node.name, tried.manifest, now)
+        why = tried.left.get(node.name)
+        return not barred and (why is None or (isinstance(why, Missing) and tried.may_retry(node.name)))
+
+    above = first_above(chunk, me, roster, lambda n: n.name not in tried.left and there(n))
+
+    def usable(name: str) -> bool:
+        node = roster.get(name)
+        if node is None or name == slow or name in tried.doubted or not tried.free(name, now):
+            return False
+        return there(node) and not _beyond(node, above, me, roster)
+
+    return known.choose(usable)
 
 
 def first_above(chunk: Chunk, me: str, roster: Roster, usable: _Usable) -> Node | None:
@@ -255,6 +306,12 @@ def _first(ranked: tuple[Node, ...], me: str, usable: _Usable) -> Node | None:
 
 def _higher(node: Node, chunk: Chunk, me: str, roster: Roster) -> bool:
     return node.ready and roster.score(node.name, chunk.digest) > roster.score(me, chunk.digest)
+
+
+def _beyond(node: Node, above: Node | None, me: str, roster: Roster) -> bool:
+    """Whether it is in another zone while the one above is in this: that one fetches the chunk for the whole zone, and
+    an owner that is busy names holders anywhere."""
+    return above is not None and _near(above, me, roster) and not _near(node, me, roster)
 
 
 def _near(node: Node, me: str, roster: Roster) -> bool:

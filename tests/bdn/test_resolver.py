@@ -388,15 +388,80 @@ def test_a_slow_peer_is_left_for_another_that_has_the_chunk_and_never_for_the_or
         c.slow[owner] = 60.0
         if another:
             await obtain_from(c, owner, second)
-            report = Report(Bits(1), Bits(1))
-            report.have.add(0)
-            c.resolvers[third].part(ONE.digest).holders.learn(second, report)
+            told(c, third, second, has=True)
         started = c.clock.now()
         assert await obtain(c, third) == (Tier.PEER, second if another else owner)
         assert (c.clock.now() - started < 5.0) is another
         assert c.origin.reads[CHUNK.digest] == 1
 
     run(main())
+
+
+@pytest.mark.parametrize("news_first", [True, False])
+def test_a_holder_that_did_not_have_the_chunk_at_first_is_asked_at_once_when_the_one_asked_is_slow(
+    news_first: bool,
+) -> None:
+    """The owner is often asked a moment before it takes part in the model, and is the first to have the chunk. An asker
+    that hears of it while it waits for the next in rank left that one for it, did not ask it, and slept for 5 s."""
+
+    async def main() -> None:
+        c = cluster()
+        owner, second, third, _ = c.ranked(CHUNK.digest)
+        await c.join(second, ONE)
+        await c.join(third, ONE)
+        c.stores[second].bytes[CHUNK.digest] = BYTES[CHUNK.digest]
+        c.slow[second] = 3.0
+        asking = asyncio.ensure_future(obtain(c, third))
+        await c.clock.sleep(0.1)
+        await c.join(owner, ONE)
+        await obtain_from(c, second, owner)
+        await c.clock.sleep(0.0 if news_first else 1.5)
+        assert c.asked[(third, owner)] == c.asked[(third, second)] == 1
+        told(c, third, owner, has=True)
+        assert await asking == (Tier.PEER, owner)
+        assert c.clock.now() < (1.5 if news_first else 2.0)
+        assert not c.origin.reads
+
+    run(main())
+
+
+def test_whoever_is_left_for_being_slow_is_asked_again_at_once_when_nobody_else_is_left() -> None:
+    async def main() -> None:
+        c = cluster()
+        owner, second, third, _ = await all_join(c)
+        await obtain(c, owner)
+        c.slow[owner] = 1.6
+        told(c, third, second, has=True)
+        c.down.add(second)
+        assert await obtain(c, third) == (Tier.PEER, owner)
+        assert c.clock.now() < 1.0 + 0.5 + 1.7, "late after 1 s, then once more from its first byte"
+        assert c.asked[(third, second)] == 1 and c.asked[(third, owner)] == 2
+
+    run(main())
+
+
+def test_a_fetch_that_waits_for_a_busy_node_hears_of_another_that_has_the_chunk() -> None:
+    async def main() -> None:
+        c = cluster(limits=Limits(flights=0))  # An owner that must fetch it first says: come back in a second.
+        owner, second, third, _ = await all_join(c)
+        asking = asyncio.ensure_future(obtain(c, third))
+        await c.clock.sleep(0.1)
+        assert c.asked[(third, owner)] == 1 and not asking.done()
+        c.stores[second].bytes[CHUNK.digest] = BYTES[CHUNK.digest]
+        told(c, third, second, has=True)
+        told(c, third, owner, has=False)
+        assert await asking == (Tier.PEER, second)
+        assert c.clock.now() < 0.6 and c.asked[(third, owner)] == 1
+
+    run(main())
+
+
+def told(c: Cluster, name: str, of: str, *, has: bool) -> None:
+    """The node hears of another whether it has the chunk."""
+    report = Report(Bits(1), Bits(1))
+    if has:
+        report.have.add(0)
+    c.resolvers[name].part(ONE.digest).holders.learn(of, report)
 
 
 async def obtain_from(c: Cluster, source: str, name: str) -> None:
