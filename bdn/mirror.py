@@ -16,7 +16,7 @@ from bdn.digest import Digest
 from bdn.documents import read_manifest_with
 from bdn.errors import BdnError, Corrupt, Missing
 from bdn.manifest import DOCUMENT_BYTES_MAX, Chunk, Extent, File, Manifest, Symlink, canonical, check_links, check_paths
-from bdn.mirror_file import FileCutter, Taken, Window, read_all
+from bdn.mirror_file import Buffer, FileCutter, Taken, Window, read_all
 from bdn.ports import Listing, OriginWriter, Upstream, UpstreamFile
 from bdn.upstreams.patterns import chosen
 
@@ -259,7 +259,7 @@ class _Run:
     def _read(self, size: int) -> None:
         self.count.bytes_read += size
 
-    async def _store(self, chunk: Chunk, body: bytearray) -> None:
+    async def _store(self, chunk: Chunk, body: Buffer) -> None:
         """Hand a chunk to the uploads; its buffer comes back to the window when it is stored. Never waits for them:
         the window does, when it is used up."""
         running = self._stored.get(chunk.digest)
@@ -271,7 +271,7 @@ class _Run:
         self.count.chunks_total += 1
         self._stored[chunk.digest] = asyncio.create_task(self._upload(chunk, body))
 
-    async def _upload(self, chunk: Chunk, body: bytearray) -> None:
+    async def _upload(self, chunk: Chunk, body: Buffer) -> None:
         try:
             async with self._questions:
                 held = await self.writer.held([chunk], reread=self.plan.verify)

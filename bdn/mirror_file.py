@@ -8,7 +8,9 @@ touch of new memory costs more than everything else here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import mmap
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +32,8 @@ ATTEMPTS = 5
 BACKOFF_S = 0.5
 CHECKED = {"sha256": hashlib.sha256, "sha1": hashlib.sha1, "md5": hashlib.md5}
 
-Store = Callable[[Chunk, bytearray], Awaitable[None]]
+Buffer = mmap.mmap
+Store = Callable[[Chunk, Buffer], Awaitable[None]]
 
 
 class Window:
@@ -39,11 +42,11 @@ class Window:
     def __init__(self, bytes_max: int, chunk_bytes: int) -> None:
         self._buffer_bytes = longest_chunk(chunk_bytes)
         self._free_slots = max(2, bytes_max // self._buffer_bytes)
-        self._spare: list[bytearray] = []
+        self._spare: list[Buffer] = []
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._failed: BaseException | None = None
 
-    async def take(self, size: int) -> bytearray:
+    async def take(self, size: int) -> Buffer:
         assert size <= self._buffer_bytes
         while self._free_slots == 0 and self._failed is None:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -58,9 +61,9 @@ class Window:
         if self._failed is not None:
             raise self._failed
         self._free_slots -= 1
-        return self._spare.pop() if self._spare else bytearray(self._buffer_bytes)
+        return self._spare.pop() if self._spare else _buffer(self._buffer_bytes)
 
-    def give_back(self, buffer: bytearray) -> None:
+    def give_back(self, buffer: Buffer) -> None:
         self._free_slots += 1
         self._spare.append(buffer)
         self._wake()
@@ -78,6 +81,15 @@ class Window:
                 turn.set_result(None)
                 if self._failed is None:
                     return
+
+
+def _buffer(size: int) -> Buffer:
+    """Begins with a page, so that it can be written past the page cache; in huge pages where there are any, because
+    touching small ones for the first time costs more than hashing what comes into them."""
+    buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        buffer.madvise(mmap.MADV_HUGEPAGE)
+    return buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +143,7 @@ class FileCutter:
 
     async def take(self, upstream: Upstream) -> Taken:
         """Raises Corrupt when the file is not as long as listed or a checksum differs."""
-        buffer: bytearray | None = None
+        buffer: Buffer | None = None
         try:
             head = bytearray()
             sizes: deque[int] = deque()
@@ -166,7 +178,7 @@ class FileCutter:
             if self._hashing is not None and not self._hashing.done():
                 await asyncio.wait({self._hashing})
 
-    async def _hand_on(self, buffer: bytearray, size: int) -> None:
+    async def _hand_on(self, buffer: Buffer, size: int) -> None:
         """One chunk of a file is hashed at a time (its digest is a chain), while the next one is read."""
         if self._hashing is not None:
             try:
@@ -176,7 +188,7 @@ class FileCutter:
                 raise
         self._hashing = asyncio.create_task(self._hash(buffer, size))
 
-    async def _hash(self, buffer: bytearray, size: int) -> None:
+    async def _hash(self, buffer: Buffer, size: int) -> None:
         view = memoryview(buffer)[:size]
         try:
             digest, _ = await asyncio.gather(

@@ -1,5 +1,6 @@
 """The least that receiving, hashing and writing cost here: `python -m benchmarks.bare URL OUT_FILE SIZE`, nothing
-around it; with `--threads 2` from two cores at once, each thread with memory and connections of its own.
+around it; with `--threads 2` from two cores at once, each thread with memory and connections of its own, with
+`--unverified` without the hash.
 
 One loop over a few connections asks for 8 MiB at a time, receives into the arena's blocks, hashes each piece while it
 is hot and hands full blocks to the kernel's asynchronous writes. No manifest, no store, no protocol object, no task:
@@ -54,7 +55,9 @@ class _Lane:
             self._head_left = False
 
 
-async def fetch(url: str, fd: int, direct: int, size: int, todo: list[int], connections: int) -> None:
+async def fetch(
+    url: str, fd: int, direct: int, size: int, todo: list[int], connections: int, verified: bool
+) -> None:
     """The chunks at `todo`. Blocks its event loop, which is there because the writes want one."""
     parts = urlsplit(url)
     arena, poll = Arena(0), select.epoll()
@@ -68,7 +71,7 @@ async def fetch(url: str, fd: int, direct: int, size: int, todo: list[int], conn
         for number, _ in poll.poll():
             lane = lanes[number]
             lane.skip_head()
-            _receive(lane, arena, fd, direct)
+            _receive(lane, arena, fd, direct, verified)
             if lane.left == 0 and todo:
                 lane.ask(todo[-1], min(CHUNK_BYTES, size - todo.pop()))
             elif lane.left == 0:
@@ -78,7 +81,7 @@ async def fetch(url: str, fd: int, direct: int, size: int, todo: list[int], conn
         arena.writes.wait()
 
 
-def _receive(lane: _Lane, arena: Arena, fd: int, direct: int) -> None:
+def _receive(lane: _Lane, arena: Arena, fd: int, direct: int, verified: bool) -> None:
     """One piece into the lane's block; a full block is written, the last one of the file in the plain way."""
     if lane.block is None:
         while arena.writes.hold(lambda: None):
@@ -94,7 +97,8 @@ def _receive(lane: _Lane, arena: Arena, fd: int, direct: int) -> None:
         return
     lane.seconds += time.perf_counter() - started
     assert got, "the server hung up"
-    lane.hasher.update(room[:got])
+    if verified:
+        lane.hasher.update(room[:got])
     lane.end, lane.left = lane.end + got, lane.left - got
     if lane.left and lane.end < arena.block_bytes:
         return
@@ -121,6 +125,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("size", type=int)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--unverified", action="store_true")
     args = parser.parse_args()
     with own_use():
         fd = os.open(args.out, os.O_RDWR | os.O_CREAT, 0o644)
@@ -129,7 +134,8 @@ def main() -> None:
 
         def part(number: int) -> None:
             mine = list(chunks[number :: args.threads])
-            asyncio.run(fetch(args.url, fd, direct, args.size, mine, CONNECTIONS // args.threads))
+            connections = CONNECTIONS // args.threads
+            asyncio.run(fetch(args.url, fd, direct, args.size, mine, connections, not args.unverified))
 
         with ThreadPoolExecutor(args.threads) as threads:
             list(threads.map(part, range(args.threads)))

@@ -102,7 +102,9 @@ def main() -> None:
     data = seeded(int((args.gb or (0.03 if args.smoke else 0.5)) * 1e9), files=2)
     with tempfile.TemporaryDirectory(dir=WORK) as home, seaweed(Path(home)) as service:
         everyone = chosen(contestants(data.root / "bucket", service.endpoint), args.only)
-        results = run_rounds(everyone, rounds=1 if args.smoke else args.rounds, seed=args.seed)
+        results = run_rounds(
+            everyone, rounds=1 if args.smoke else args.rounds, seed=args.seed, server_pids=(service.pid,)
+        )
     ours, rclone = results["ours"].wall_s, results["rclone"].wall_s if "rclone" in results else []
     ratio = round(statistics.median(ours) / statistics.median(rclone), 3) if ours and rclone else None
     finish("mirror", results, data.total_bytes / 1e9, args, ratio_wall_to_rclone=ratio)

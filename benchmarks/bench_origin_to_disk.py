@@ -8,18 +8,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.data import Seeded, seeded, with_chunks_of
-from benchmarks.peers import downloaders, ours
+from benchmarks.data import seeded, with_chunks_of
+from benchmarks.peers import bare, downloaders, ours
 from benchmarks.rounds import WORK, Contestant, arguments, chosen, finish, in_own_network, run_rounds
 from benchmarks.servers import nginx
-
-
-def bare(url: str, data: Seeded, threads: int = 1) -> Contestant:
-    """What the same receiving, hashing and writing costs with nothing around it: the machine's part of ours."""
-    [file] = data.files
-    command = [sys.executable, "-m", "benchmarks.bare", "--threads", str(threads), f"{url}/bucket/{file}"]
-    name = "ours (bare loop)" if threads == 1 else f"ours (bare loop in {threads} threads)"
-    return Contestant(name, lambda out: [*command, str(out / file), str(data.total_bytes)])
 
 
 def main() -> None:
@@ -28,14 +20,16 @@ def main() -> None:
     WORK.mkdir(parents=True, exist_ok=True)
     size = int((args.gb or (0.05 if args.smoke else 2.147483648)) * 1e9)
     data = seeded(size)
+    larger = with_chunks_of(data, 64 << 20)
     with nginx(data.root) as server:
         contestants = [
             ours(f"{server.url}/origin"),
             ours(f"{server.url}/origin", "--write", "buffered", name="ours (buffered)"),
             # An eighth of the requests and of all that is done once a chunk: what many chunks a request could save.
-            ours(f"{server.url}/{with_chunks_of(data, 64 << 20)}", name="ours (64 MiB chunks)"),
+            ours(f"{server.url}/{larger}", name="ours (64 MiB chunks)"),
             bare(server.url, data),
-            bare(server.url, data, threads=2),
+            bare(server.url, data, "--threads", "2", name="ours (bare loop in 2 threads)"),
+            bare(server.url, data, "--unverified", name="ours (bare loop, unverified)", verified=False),
             ours(f"{server.url}/origin", "--unverified", "--write", "direct", name="ours (unverified)", verified=False),
             *downloaders(server.url, data.files),
         ]

@@ -1,4 +1,5 @@
-"""peer_to_disk: a node gets a whole model from another; both sides' cost. Peers: a client and nginx."""
+"""peer_to_disk: a node gets a whole model from another; both sides' cost. Peers: a client and nginx; the bare loop
+reads from nginx too, so that its two columns are what receiving and sending cost here at least."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.data import seeded
-from benchmarks.peers import downloaders, ours
+from benchmarks.peers import bare, downloaders, ours
 from benchmarks.rounds import WORK, Contestant, arguments, chosen, finish, in_own_network, run_rounds
 from benchmarks.servers import nginx, python_server
 
@@ -26,6 +27,7 @@ def main() -> None:
         contestants = [
             ours(documents, "--peers", port),
             ours(documents, "--peers", port, "--write", "buffered", name="ours (buffered)"),
+            bare(source.url, data),
             *(c for c in downloaders(source.url, data.files) if c.name in COMPARED),
         ]
 

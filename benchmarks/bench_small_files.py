@@ -54,7 +54,12 @@ def main() -> None:
     WORK.mkdir(parents=True, exist_ok=True)
     root, names, total = make(200 if args.smoke else 5000, 3)
     with nginx(root) as server, distance(server, args.rtt_ms) as url:
-        contestants = [ours(f"{url}/origin"), *downloaders(url, names, one_by_one=True)]
+        least = [sys.executable, "-m", "benchmarks.bare_files", str(root / "bucket")]
+        contestants = [
+            ours(f"{url}/origin"),
+            Contestant("ours (bare files)", lambda out: [*least, str(out)]),
+            *downloaders(url, names, one_by_one=True),
+        ]
 
         def check(contestant: Contestant, out: Path) -> str:
             found = [p.stat().st_size for p in out.rglob("part-*.json")]

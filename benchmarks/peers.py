@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.data import Seeded
 from benchmarks.rounds import ROOT, WORK, Contestant
 
 BENCH_ENV = Path(os.environ.get("BDN_BENCH_ENV", ROOT / ".work" / "bench"))
@@ -91,3 +92,10 @@ def _aws(url: str, files: Sequence[str], out: Path) -> list[str]:
 def ours(url: str, *extra: str, name: str = "ours", verified: bool = True, verb: str = "pull") -> Contestant:
     command = [sys.executable, "-m", "benchmarks.ours", verb, url]
     return Contestant(name, lambda out: [*command, str(out), *extra], verified=verified)
+
+
+def bare(url: str, data: Seeded, *extra: str, name: str = "ours (bare loop)", verified: bool = True) -> Contestant:
+    """What the same receiving, hashing and writing costs with nothing around it: the machine's part of ours."""
+    [file] = data.files
+    command = [sys.executable, "-m", "benchmarks.bare", f"{url}/bucket/{file}"]
+    return Contestant(name, lambda out: [*command, str(out / file), str(data.total_bytes), *extra], verified=verified)

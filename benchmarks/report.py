@@ -1,6 +1,6 @@
 """Writes the tables of benchmarks/README.md from benchmarks/results/: `python benchmarks/report.py [--check]`.
 
-What stands between the two markers is generated; the words around it are people's.
+What stands between two markers is generated; the words around it are people's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from benchmarks.targets import table  # noqa: E402
+
 BEGIN, END = "<!-- tables: written by benchmarks/report.py -->", "<!-- end of tables -->"
+TARGETS, TARGETS_END = "<!-- targets: written by benchmarks/report.py -->", "<!-- end of targets -->"
 RATIOS = (
     "ratio_wall_to_best_peer", "ratio_cpu_to_best_peer", "ratio_wall_to_best_synced_peer", "ratio_cpu_to_bare_loop",
     "ratio_wall_to_rclone", "ratio_to_one_copy", "ratio_origin_to_best_peer", "moved_share",
@@ -23,18 +28,33 @@ COLUMNS = ("GB/s", "core-s/GB", "server core-s/GB", "peak MB", "verified")
 def main() -> None:
     readme = HERE / "README.md"
     text = readme.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    new = f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
+    new = _between(text, BEGIN, END, tables())
+    new = _between(new, TARGETS, TARGETS_END, aimed_at())
     if "--check" in sys.argv:
         sys.exit(0 if new == text else "benchmarks/README.md is stale: run python benchmarks/report.py")
     readme.write_text(new, encoding="utf-8")
 
 
+def _between(text: str, begin: str, end: str, what: str) -> str:
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{what}\n{end}{after}"
+
+
+def results() -> dict[str, dict[str, Any]]:
+    """The recorded lines, by workload."""
+    lines = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((HERE / "results").glob("*.json"))]
+    return {line["workload"]: line for line in lines}
+
+
+def aimed_at() -> str:
+    head, *rows = table(results())
+    return "\n".join([_row(head), _row(["---"] * len(head)), *map(_row, rows), ""])
+
+
 def tables() -> str:
     parts = []
-    for path in sorted((HERE / "results").glob("*.json")):
-        line = json.loads(path.read_text(encoding="utf-8"))
+    for line in results().values():
         if line.get("workload") == "chunking":
             parts.append(chunking(line))
         elif line.get("workload") == "sim_validation":

@@ -26,6 +26,8 @@ START_S = 90.0  # 3.5 s on a free machine; 40 s were seen on a loaded one.
 @dataclass(frozen=True)
 class S3Service:
     endpoint: str
+    pid: int = 0
+    """Of its process, where it is one that was started here."""
 
     def client(self, keys: tuple[str, str] = ADMIN) -> Any:
         config = Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1})
@@ -63,7 +65,7 @@ def seaweed(directory: Path) -> Iterator[S3Service]:
     with (directory / "weed.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
     try:
-        service = S3Service(f"http://127.0.0.1:{s3}")
+        service = S3Service(f"http://127.0.0.1:{s3}", process.pid)
         _wait_for_a_put(service, process, directory / "weed.log")
         yield service
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import threading
@@ -25,10 +26,12 @@ from bdn.origins.layout import (
     write_pointer,
 )
 from bdn.ports import Sink, TagEntry
-from bdn.sinks import disk_error
+from bdn.sinks import disk_error, open_direct
 
 READ_PIECE_BYTES = 256 << 10
 FETCH_PIECE_BYTES = 1 << 20  # A turn of a thread each: smaller pieces cost more in turns than in reading.
+DIRECT_BYTES_MIN = 1 << 20
+PAGE = 4096
 TAGS_INDEX = "tags.json"  # What a static server cannot list for itself.
 
 
@@ -177,8 +180,9 @@ class DirectoryWriter:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
                 view = memoryview(body)
-                while view:
-                    view = view[os.write(fd, view[: 1 << 20]) :]
+                at = _write_pages(temporary, view) if len(view) >= DIRECT_BYTES_MIN else 0
+                while at < len(view):
+                    at += os.pwrite(fd, view[at : at + (1 << 20)], at)
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -188,6 +192,27 @@ class DirectoryWriter:
                 temporary.unlink()
             failed = disk_error(why, str(target), len(body))
             raise failed if isinstance(failed, DiskFull) else Invalid(failed.what, where=str(target)) from why
+
+
+def _write_pages(path: Path, view: memoryview) -> int:
+    """The whole pages of `view` past the page cache: how many bytes were written so, 0 where the file system or where
+    the memory lies does not allow it.
+
+    Through it a mirror costs twice the CPU, and pushes out as much of what others read as it writes.
+    """
+    fd, at, whole = open_direct(str(path)), 0, len(view) // PAGE * PAGE
+    if fd < 0:
+        return 0
+    try:
+        while at < whole:
+            at += os.pwrite(fd, view[at:whole], at)
+    except OSError as why:
+        if why.errno != errno.EINVAL:
+            raise
+        return 0
+    finally:
+        os.close(fd)
+    return at
 
 
 @contextlib.contextmanager

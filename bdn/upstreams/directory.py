@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
 import os
 import stat
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +16,8 @@ from pathlib import Path
 from bdn.errors import Corrupt, Invalid
 from bdn.ports import Listing, UpstreamFile
 
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 4 << 20  # A turn of a thread each, and past the page cache nothing is read ahead.
+_DIRECT_BYTES_MIN = 8 << 20
 
 
 class DirectoryUpstream:
@@ -56,8 +62,8 @@ class DirectoryUpstream:
 
     async def read(self, file: UpstreamFile, *, offset: int = 0) -> AsyncIterator[bytes | memoryview]:
         path = self._root / file.path
-        buffer = bytearray(_PIECE_BYTES)
-        view = memoryview(buffer)
+        # Begins with a page, as a direct read must.
+        view = memoryview(mmap.mmap(-1, min(max(file.size, 1), _PIECE_BYTES)))
         try:
             # What has become a pipe since it was listed must not be waited for.
             descriptor = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -66,8 +72,12 @@ class DirectoryUpstream:
         at = offset
         try:
             before = _state(descriptor)
+            if file.size >= _DIRECT_BYTES_MIN and _cold(descriptor, file.size):
+                with contextlib.suppress(OSError):  # Where the file system has no such thing.
+                    fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_DIRECT)
             while at < file.size:
-                count = await asyncio.to_thread(os.preadv, descriptor, [view[: file.size - at]], at)
+                count = await asyncio.to_thread(_read, descriptor, view, at)
+                count = min(count, file.size - at)  # Of one that grew, or of its last page.
                 at += count
                 if not count or before[0] != file.size or (at == file.size and _state(descriptor) != before):
                     raise Corrupt(f"{path} changed while it was read", hint="mirror it again when it rests")
@@ -79,6 +89,35 @@ class DirectoryUpstream:
 
     async def close(self) -> None:
         pass
+
+
+def _read(descriptor: int, view: memoryview, at: int) -> int:
+    try:
+        return os.preadv(descriptor, [view], at)
+    except OSError as why:
+        if why.errno != errno.EINVAL:
+            raise
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)  # From this offset it cannot be read past the cache.
+        return os.preadv(descriptor, [view], at)
+
+
+class _CacheStat(ctypes.Structure):
+    """struct cachestat of linux/mman.h, in pages."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in ("cached", "dirty", "writeback", "evicted", "recently_evicted")]
+
+
+_CACHESTAT = 451  # On every architecture; kernels before 6.5 have none.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+def _cold(descriptor: int, size: int) -> bool:
+    """Whether less than half of the file is in memory: then reading it past the page cache costs half the CPU, and
+    pushes out nobody's pages. False where the kernel does not say."""
+    whole, found = (ctypes.c_uint64 * 2)(0, 0), _CacheStat()
+    failed = _libc.syscall(_CACHESTAT, ctypes.c_long(descriptor), ctypes.byref(whole), ctypes.byref(found), 0)
+    return not failed and found.cached * mmap.PAGESIZE < size // 2
 
 
 def _state(descriptor: int) -> tuple[int, int]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import dataclasses
 import hashlib
+import mmap
 import os
+import platform
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +21,7 @@ from aiohttp import web
 from bdn.config import MirrorSettings
 from bdn.errors import BdnError, Corrupt, Invalid, SourceDown, Usage
 from bdn.ports import Listing, UpstreamFile
+from bdn.sinks import open_direct
 from bdn.upstreams import open_upstream
 from bdn.upstreams.patterns import chosen
 from tests.hub import Hub, Repository, running, serving
@@ -159,7 +164,7 @@ def rewrite(path: Path) -> None:
 def test_a_file_that_changes_while_it_is_read_is_corrupt(
     tmp_path: Path, change: Callable[[Path], None], when: str
 ) -> None:
-    (tmp_path / "a").write_bytes(b"1234" * 500_000)
+    (tmp_path / "a").write_bytes(b"1234" * 1_500_000)  # More than one piece.
 
     async def work() -> None:
         upstream = open_upstream(str(tmp_path), settings=MirrorSettings())
@@ -176,6 +181,43 @@ def test_a_file_that_changes_while_it_is_read_is_corrupt(
             [p async for p in pieces]
 
     asyncio.run(work())
+
+
+def cached_pages(path: Path) -> int:
+    """How many pages of the file are in memory."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    size = ctypes.c_size_t(path.stat().st_size)
+    pages = (ctypes.c_ubyte * -(-size.value // mmap.PAGESIZE))()
+    with path.open("rb") as file:
+        start = ctypes.c_void_p(libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), ctypes.c_long(0)))
+        assert libc.mincore(start, size, pages) == 0
+        libc.munmap(start, size)
+    return sum(page & 1 for page in pages)
+
+
+@pytest.mark.parametrize("offset", [0, 4096, 12_345])
+def test_a_large_file_that_is_not_in_memory_is_read_and_stays_out_of_it(tmp_path: Path, offset: int) -> None:
+    body = random.Random(1).randbytes((9 << 20) + 123)
+    (tmp_path / "a").write_bytes(body)
+    with (tmp_path / "a").open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    cold = cached_pages(tmp_path / "a") == 0
+
+    async def work() -> bytes:
+        upstream = open_upstream(str(tmp_path), settings=MirrorSettings())
+        [file] = (await upstream.listing()).files
+        return b"".join([bytes(piece) async for piece in upstream.read(file, offset=offset)])
+
+    assert asyncio.run(work()) == body[offset:]
+    kernel = tuple(map(int, platform.release().split(".")[:2]))
+    direct = open_direct(str(tmp_path / "a"))
+    if not cold or kernel < (6, 5) or direct < 0:
+        pytest.skip("the file is in memory whoever reads it, or the kernel does not say what is")
+    os.close(direct)
+    if offset % mmap.PAGESIZE == 0:
+        assert cached_pages(tmp_path / "a") <= 1  # The part of a page at its end.
 
 
 def test_what_became_a_pipe_since_it_was_listed_is_not_waited_for(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -64,6 +65,24 @@ def test_a_stored_chunk_is_held_and_reads_back(origin: Open) -> None:
             sink = MemorySink(CHUNK)
             await reader.fetch_into(CHUNK, sink, stall_s=5)
             assert bytes(sink.data) == BODY
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("begin", [0, 1])
+@pytest.mark.parametrize("size", [1 << 20, (3 << 20) + 4097])
+def test_a_chunk_is_stored_whole_wherever_it_lies_in_memory(origin: Open, begin: int, size: int) -> None:
+    """Beside a page's beginning it cannot be written past the page cache."""
+    memory = mmap.mmap(-1, begin + size)
+    memory[begin:] = body = random.Random(6).randbytes(size)
+    chunk = Chunk(Digest.of(body), size)
+
+    async def work() -> None:
+        async with origin() as (writer, reader):
+            await writer.put(chunk, memoryview(memory)[begin:])
+            sink = MemorySink(chunk)
+            await reader.fetch_into(chunk, sink, stall_s=5)
+            assert bytes(sink.data) == body
 
     asyncio.run(work())
 
