@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from runtime.step_cost import StepCost
 
@@ -41,13 +42,15 @@ class Next(Enum):
     FULL = "full"
 
 
-@dataclass(frozen=True, slots=True)
-class LaneView:
-    """One lane that could step. `dry_at` is when its listener runs out of sound; None while nothing is playing."""
+class LaneView(NamedTuple):
+    """One lane that could step. `dry_at` is when its listener runs out of sound; inf while nothing is playing.
+
+    A tuple: one is made for every stream and step, in a fifth of the time that a frozen dataclass takes.
+    """
 
     lane: int
     next: Next
-    dry_at: float | None
+    dry_at: float
     waiting_since: float  # arrival, or the return of text: orders those without sound
     ahead_max_s: float
     priority: int = 1
@@ -119,10 +122,10 @@ def plan(views: list[LaneView], costs: Costs, now: float, *, newcomers: Newcomer
     frame, so it can be repeated for ever. "Or after one more": a stream that has just begun has one frame in hand, and
     serving it alone is cheap; asking for a step of everybody at once would lock newcomers out for a second.
     """
-    playing = sorted((v for v in views if v.dry_at is not None), key=lambda v: (_dry(v), -v.priority, v.lane))
-    waiting = [v for v in views if v.dry_at is None]
+    playing = sorted((v for v in views if v.dry_at < math.inf), key=lambda v: (v.dry_at, -v.priority, v.lane))
+    waiting = [v for v in views if v.dry_at == math.inf]
     # The tolerance makes a wait for exactly this moment end in a step, not in another wait.
-    hungry = [v for v in playing if _dry(v) - now <= v.ahead_max_s + 1e-6]
+    hungry = [v for v in playing if v.dry_at - now <= v.ahead_max_s + 1e-6]
     company = _company(len(playing), costs, newcomers)
     if waiting:
         grace_s = GRACE * costs.full.of(company) if playing else 0.0
@@ -130,7 +133,7 @@ def plan(views: list[LaneView], costs: Costs, now: float, *, newcomers: Newcomer
             return step
         worth = hungry or playing
     else:
-        worth = hungry if len(hungry) >= company or any(_dry(v) - now <= v.ahead_max_s / 2 for v in hungry[:1]) else []
+        worth = hungry if len(hungry) >= company or any(v.dry_at - now <= v.ahead_max_s / 2 for v in hungry[:1]) else []
     if not worth:
         return Plan((), wake_at=max(now, _next_worth(playing, company)))
     chosen = worth[: _batch(worth, len(playing), company, costs, now)]
@@ -183,8 +186,8 @@ def _next_worth(playing: list[LaneView], company: int) -> float:
     """When enough players may run ahead to make a step of `company`, or the first has used up half of its hand."""
     if not playing:
         return math.inf
-    may = sorted(_dry(v) - v.ahead_max_s for v in playing)
-    return min(may[company - 1], min(_dry(v) - v.ahead_max_s / 2 for v in playing))
+    may = sorted(v.dry_at - v.ahead_max_s for v in playing)
+    return min(may[company - 1], min(v.dry_at - v.ahead_max_s / 2 for v in playing))
 
 
 def _company(playing: int, costs: Costs, newcomers: Newcomers) -> int:
@@ -204,7 +207,7 @@ def _safe(playing: list[LaneView], group: list[LaneView], lead: bool, costs: Cos
     if not playing:
         return True
     ends = now + (costs.lead if lead else costs.full).of(len(group))
-    dries = [_dry(v) for v in playing]
+    dries = [v.dry_at for v in playing]
     if not lead:
         dries = sorted(dries + [ends + costs.frame_s] * len(group))
     return _safe_size(dries, len(playing) + len(group), 1, costs, ends) is not None
@@ -213,7 +216,7 @@ def _safe(playing: list[LaneView], group: list[LaneView], lead: bool, costs: Cos
 def _ride(chosen: list[LaneView], waiting: list[LaneView], playing: list[LaneView], costs: Costs, now: float) -> bool:
     """Whether those who wait for sound can be in the same step, and all are safe after it."""
     ends = now + costs.full.of(len(chosen) + len(waiting))
-    dries = [_dry(v) for v in playing]
+    dries = [v.dry_at for v in playing]
     if ends > dries[0]:
         return False
     after = sorted([d + costs.frame_s for d in dries[: len(chosen)]] + dries[len(chosen) :])
@@ -221,16 +224,12 @@ def _ride(chosen: list[LaneView], waiting: list[LaneView], playing: list[LaneVie
     return _safe_size(after, len(after), 1, costs, ends) is not None
 
 
-def _dry(view: LaneView) -> float:
-    return math.inf if view.dry_at is None else view.dry_at
-
-
 def _batch(hungry: list[LaneView], playing: int, company: int, costs: Costs, now: float) -> int:
     """How many of the hungriest to step: the company if that is safe, or else the fewest that are safe.
 
     If no number is safe, everybody: somebody may be late, and the largest step catches up soonest.
     """
-    dries = [_dry(v) for v in hungry]
+    dries = [v.dry_at for v in hungry]
     least = min(company, len(hungry))
     size = _safe_size(dries, playing, least, costs, now) or _safe_size(dries, playing, 1, costs, now)
     return size or len(hungry)

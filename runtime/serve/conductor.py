@@ -41,8 +41,8 @@ PACE_MAX = 3.0
 REVIEW_S = 5.0
 # A listener counts as dry so much earlier: a step may be uneven, and sound takes a while through the event loop.
 MARGIN_S = 0.005
-# Who has more than a second in hand gets four frames at a time: encoding, framing and sending cost by the piece.
-PARCEL_FRAMES, COMFORT_S = 4, 1.0
+# Who has more than a second in hand gets up to a quarter of it at a time: coding and sending cost by the piece.
+PARCEL_PART, PARCEL_FRAMES, COMFORT_S = 0.25, 8, 1.0
 
 
 @dataclass(slots=True)
@@ -55,7 +55,8 @@ class _Seat:
     ahead_max_s: float
     priority: int
     waiting_since: float
-    dry_at: float | None = None
+    state: LaneState = LaneState.STARVED  # the engine's word; only a step or a command for this stream changes it
+    dry_at: float = math.inf  # inf: nothing is playing
     held: bool = False
     asked_at: float = 0.0  # when what ended its last want of text was asked
     starved: bool = True  # a fresh stream has no text; so the first Paused is for text that really ran dry
@@ -63,6 +64,8 @@ class _Seat:
     heard: bool = False
     last_sample: float = 0.0
     parcel: list[Pcm] = field(default_factory=list)  # heard, but not sent yet
+    send_by: float = math.inf  # when the parcel has to go out, full or not
+    view: LaneView | None = None  # what the scheduler sees of it; None once anything has changed
     steps: int = 0
     words_fed: int = 0
     words_done: int = 0
@@ -121,6 +124,7 @@ class Conductor:
                 continue
             try:
                 self._obey(seat, command, out)
+                seat.state, seat.view = self._engine.state(seat.lane), None
             except SpeechError as why:
                 self._break(seat, "invalid", str(why), out)
         return out
@@ -146,6 +150,7 @@ class Conductor:
         else:
             trimmer = LeadTrimmer(self._engine.sample_rate) if self._trim else None
             seat = _Seat(command.sid, lane, trimmer, command.ahead_max_s, command.priority, self._clock())
+            seat.state = self._engine.state(lane)
             self._seats[command.sid] = self._by_lane[lane] = seat
 
     def _obey(self, seat: _Seat, command: Command, out: list[Happening]) -> None:
@@ -172,33 +177,43 @@ class Conductor:
 
     def _views(self, now: float, out: list[Happening]) -> list[LaneView]:
         views = []
-        for seat in list(self._seats.values()):
-            state = self._engine.state(seat.lane)
+        for seat in tuple(self._seats.values()):
+            state = seat.state
             if state is LaneState.ENDED:
                 self._finish(seat, out)
                 continue
-            self._note_text(seat, state, now, out)
-            if seat.parcel and seat.dry_at is not None and seat.dry_at - now <= COMFORT_S:
+            if seat.held or seat.starved is not (state is LaneState.STARVED):
+                self._note_text(seat, now, out)
+            if now >= seat.send_by:
                 self._send(seat, out)
-            if seat.starved or seat.held:
-                continue
-            dry_at = None if seat.dry_at is None else seat.dry_at - MARGIN_S
-            views.append(LaneView(
-                seat.lane, Next.LEAD if state is LaneState.LEAD else Next.FULL, dry_at, seat.waiting_since,
-                seat.ahead_max_s, seat.priority, max(0, self._engine.delay_steps - seat.steps),
-                max(1, self._engine.first_frame_step + 1 - max(self._engine.delay_steps, seat.steps)),
-            ))  # fmt: skip
+            if not (seat.starved or seat.held):
+                seat.view = view = seat.view or self._view(seat)
+                views.append(view)
         return views
 
-    def _note_text(self, seat: _Seat, state: LaneState, now: float, out: list[Happening]) -> None:
+    def _view(self, seat: _Seat) -> LaneView:
+        kind = Next.LEAD if seat.state is LaneState.LEAD else Next.FULL
+        if seat.dry_at < math.inf:
+            return LaneView(
+                seat.lane, kind, seat.dry_at - MARGIN_S, seat.waiting_since, seat.ahead_max_s, seat.priority
+            )
+        delay = self._engine.delay_steps
+        leads_left, fulls_left = delay - seat.steps, self._engine.first_frame_step + 1 - max(delay, seat.steps)
+        return LaneView(
+            seat.lane, kind, math.inf, seat.waiting_since, seat.ahead_max_s, seat.priority,
+            max(0, leads_left), max(1, fulls_left),
+        )  # fmt: skip
+
+    def _note_text(self, seat: _Seat, now: float, out: list[Happening]) -> None:
         """Marks the moments at which text runs dry and comes back; the silence between is the caller's, not ours."""
-        starved = state is LaneState.STARVED
+        seat.view = None
+        starved = seat.state is LaneState.STARVED
         if starved and not seat.starved:
             self._send(seat, out)
             out.append(Paused(seat.sid))
-            self._settle(seat, state, out)
-        if (seat.starved or seat.held) and not starved and (seat.dry_at is None or seat.dry_at < now):
-            seat.dry_at = None
+            self._settle(seat, seat.state, out)
+        if (seat.starved or seat.held) and not starved and not now <= seat.dry_at < math.inf:
+            seat.dry_at = math.inf
             if seat.starved:
                 seat.waiting_since = seat.asked_at
                 self._influx.note(now)
@@ -252,6 +267,7 @@ class Conductor:
 
     def _take(self, seat: _Seat, frame: FrameOut, now: float, out: list[Happening]) -> None:
         seat.steps += 1
+        seat.state, seat.view = frame.state, None
         if frame.pcm is not None:
             if not np.isfinite(frame.pcm.sum()):
                 self._break(seat, "internal", "the model gave samples that are not numbers", out)
@@ -268,21 +284,23 @@ class Conductor:
         """Moves the moment at which the listener runs dry, and sends the samples on, at once or in a parcel."""
         if not len(pcm):
             return
-        late_s = max(0.0, now - seat.dry_at) if seat.dry_at is not None else 0.0
+        late_s = max(0.0, now - seat.dry_at)
         if late_s:
             self.tally.underruns += 1
-        start = now if seat.dry_at is None or late_s else seat.dry_at
+        start = seat.dry_at if now <= seat.dry_at < math.inf else now
         seat.dry_at = start + len(pcm) / self._engine.sample_rate
         seat.heard = True
         seat.last_sample = float(pcm[-1])
         seat.parcel.append(pcm)
-        if late_s or seat.dry_at - now <= COMFORT_S or len(seat.parcel) >= PARCEL_FRAMES:
+        seat.send_by = seat.dry_at - max(COMFORT_S, len(seat.parcel) * self._frame_s / PARCEL_PART)
+        if late_s or now >= seat.send_by or len(seat.parcel) >= PARCEL_FRAMES:
             self._send(seat, out, late_s)
 
     def _send(self, seat: _Seat, out: list[Happening], late_s: float = 0.0) -> None:
         if seat.parcel:
             pcm = np.concatenate(seat.parcel) if len(seat.parcel) > 1 else seat.parcel[0]
             seat.parcel.clear()
+            seat.send_by = math.inf
             out.append(Sound(seat.sid, pcm, late_s))
         self._send_words(seat, out)
 

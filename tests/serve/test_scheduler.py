@@ -20,7 +20,7 @@ def playing(lane: int, dry_at: float, ahead: float = 4.0) -> LaneView:
 
 def new(lane: int, kind: Next = Next.LEAD, since: float = 0.0, priority: int = 1, done: int = 0) -> LaneView:
     leads = 16 - done if kind is Next.LEAD else 0
-    return LaneView(lane, kind, None, since, 4.0, priority, leads, 3 if kind is Next.LEAD else 3 - done)
+    return LaneView(lane, kind, math.inf, since, 4.0, priority, leads, 3 if kind is Next.LEAD else 3 - done)
 
 
 def test_with_nothing_to_do_it_waits_for_something_to_happen() -> None:
@@ -143,7 +143,7 @@ def simulate(
     now, n = 0.0, len(joined)
     newcomers = Newcomers(rate, costs.first_sound_s(16, FIRST_SOUND))
     steps = [0] * n
-    dry: list[float | None] = [None] * n
+    dry = [math.inf] * n
     first = [0.0] * n
     underruns = 0
     while now < seconds:
@@ -166,7 +166,7 @@ def simulate(
             if steps[k] <= FIRST_SOUND:
                 continue
             was = dry[k]
-            if was is None:
+            if was == math.inf:
                 first[k] = now - joined[k]
                 dry[k] = now + 0.08
             else:
