@@ -294,15 +294,17 @@ class Conductor:
         seat.parcel.append(pcm)
         seat.send_by = seat.dry_at - max(COMFORT_S, len(seat.parcel) * self._frame_s / PARCEL_PART)
         if late_s or now >= seat.send_by or len(seat.parcel) >= PARCEL_FRAMES:
-            self._send(seat, out, late_s)
+            self._send(seat, out, late_s, at_ease=seat.dry_at - now > COMFORT_S)
 
-    def _send(self, seat: _Seat, out: list[Happening], late_s: float = 0.0) -> None:
+    def _send(
+        self, seat: _Seat, out: list[Happening], late_s: float = 0.0, *, at_ease: bool = False
+    ) -> None:
         if seat.parcel:
             pcm = np.concatenate(seat.parcel) if len(seat.parcel) > 1 else seat.parcel[0]
             seat.parcel.clear()
             seat.send_by = math.inf
-            out.append(Sound(seat.sid, pcm, late_s))
-        self._send_words(seat, out)
+            out.append(Sound(seat.sid, pcm, late_s, at_ease))
+        self._send_words(seat, out, at_ease)
 
     def _tell_words(self, seat: _Seat, finished: tuple[WordTime, ...], out: list[Happening]) -> None:
         """Words go with the sound that is sent next: at once, or in the parcel that is being filled."""
@@ -313,11 +315,11 @@ class Conductor:
         if not seat.parcel:
             self._send_words(seat, out)
 
-    def _send_words(self, seat: _Seat, out: list[Happening]) -> None:
+    def _send_words(self, seat: _Seat, out: list[Happening], at_ease: bool = False) -> None:
         """Words wait until the cut is known: their times count from the first sample that is sent."""
         if seat.waiting_words and (seat.heard or seat.trimmer is None):
             if words := self._moved(seat):
-                out.append(Words(seat.sid, words))
+                out.append(Words(seat.sid, words, at_ease))
             seat.waiting_words.clear()
 
     def _moved(self, seat: _Seat) -> tuple[WordTime, ...]:

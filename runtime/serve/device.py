@@ -14,10 +14,13 @@ from collections.abc import Callable
 
 from runtime.scheduler import Costs
 from runtime.serve.conductor import Conductor, Tally
-from runtime.serve.traffic import Command, Happening
+from runtime.serve.traffic import Command, Happening, Sound, Words
 
 # A wait without end would hide a lost wake-up for ever; this only bounds such a bug.
 WAIT_S_MAX = 5.0
+# What may wait goes over this much later at most. Each hand-over wakes the loop, which then takes turns with this
+# thread at the interpreter.
+EASE_S = 0.05
 
 
 class Device:
@@ -80,15 +83,23 @@ class Device:
             self._call(self._ready, why)
 
     def _serve(self, conductor: Conductor) -> None:
+        out: list[Happening] = []
+        due_at = math.inf  # when what is in `out` has to go over
         while not self._stopping:
             self._bell.clear()
             commands = [self._commands.popleft() for _ in range(len(self._commands))]
-            out = conductor.obey(commands) if commands else []
+            new = conductor.obey(commands) if commands else []
             more, wake_at = conductor.turn()
-            out += more
-            if out:
+            new += more
+            if new:
+                now = self._clock()
+                due_at = min(due_at, now + EASE_S if all(map(_at_ease, new)) else now)
+                out += new
+            idle = wake_at > 0.0
+            if out and (idle or self._clock() >= due_at):
                 self._call(self._deliver, out)
-            if wake_at > 0.0:
+                out, due_at = [], math.inf
+            if idle:
                 wait_s = WAIT_S_MAX if wake_at == math.inf else min(wake_at - self._clock(), WAIT_S_MAX)
                 if wait_s > 0:
                     self._bell.wait(wait_s)
@@ -99,3 +110,7 @@ class Device:
             self._loop.call_soon_threadsafe(function, value)
         except RuntimeError:
             self._stopping = True  # the loop is closed: nobody is left to hear it
+
+
+def _at_ease(happening: Happening) -> bool:
+    return isinstance(happening, Sound | Words) and happening.at_ease

@@ -65,11 +65,15 @@ Command = Open | Feed | Flush | End | Close | Hold
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """Samples to hear next, without leading silence. `late_s` > 0: the listener has run dry for so long."""
+    """Samples to hear next, without leading silence. `late_s` > 0: the listener has run dry for so long.
+
+    `at_ease`: the listener has enough in hand that this may wait for more to go with it.
+    """
 
     sid: int
     pcm: Pcm
     late_s: float = 0.0
+    at_ease: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Words:
 
     sid: int
     words: tuple[WordTime, ...]
+    at_ease: bool = False
 
 
 @dataclass(frozen=True, slots=True)
