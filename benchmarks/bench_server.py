@@ -4,7 +4,13 @@ On a shared machine wall time measures the neighbours. Here the conductor, the s
 run in one thread whose clock is that thread's own processor time; waiting moves the clock without waiting. What is
 reported is what this machine would give undisturbed: time to first sound alone and at 70 % of the measured capacity,
 underruns at 85 % of a frame, the refusal of call N+1, and what scheduling adds to the model. The network is not in it:
-`tts bench` measures that from outside. The last line on stdout is one JSON object.
+`tts bench` measures that from outside.
+
+A processor changes its speed within a run as well, so what a figure is held against is measured by turns with it, on a
+stopped clock. Beside the waits stands a yardstick: the steps of one first sound, on a lane of their own with nobody
+else. Its spread is the machine's own; `steadied` is each wait over the yardstick of its second. Beside the cost of a
+stream stands the public reference's language model and codec for as many streams, in turns of a few frames, in
+processor and in wall time. The last line on stdout is one JSON object.
 
     python benchmarks/bench_server.py --json [--checkpoint DIR] [--seconds 40] [--lanes 8] [--smoke]
 """
@@ -12,6 +18,8 @@ underruns at 85 % of a frame, the refusal of call N+1, and what scheduling adds 
 from __future__ import annotations
 
 import argparse
+import bisect
+import contextlib
 import datetime
 import importlib.util
 import json
@@ -22,18 +30,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from runtime import checkpoint
 from runtime.admission import Admission, KeyLimits, capacity
 from runtime.bench.arrivals import PROMPTS, Call, calls
 from runtime.bench.meter import quantile, spread
 from runtime.config import ModelSettings
 from runtime.make_checkpoint import make
-from runtime.port import Engine, StreamSpec
+from runtime.port import Engine, Entry, LaneState, StreamSpec
 from runtime.scheduler import Costs
 from runtime.serve.conductor import Conductor
 from runtime.serve.traffic import Command, End, Feed, Finished, Open, Sound
@@ -41,6 +50,8 @@ from runtime.serve.warmup import warm_up
 
 LOAD_MAX = 0.85
 SPEECH_S = 5.0  # about what a prompt takes to speak; how many of them make a long text
+# Seconds on the clock from one turn of what a figure is held against to the next, and the reference's frames in it.
+YARD_EVERY_S, REFERENCE_EVERY_S, REFERENCE_FRAMES = 0.5, 2.0, 5
 
 
 class Clock(Protocol):
@@ -63,12 +74,23 @@ class CpuClock:
     def skip_to(self, when: float) -> None:
         self._skipped += max(0.0, when - self())
 
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What is done meanwhile takes no time on this clock."""
+        began = time.thread_time()
+        yield
+        self._skipped -= time.thread_time() - began
+
+
+Turn = Callable[[float, Conductor], None]  # something done every so often, at that time on the clock
+
 
 @dataclass
 class Play:
     """One run of calls through a conductor."""
 
     first_sound_s: list[float] = field(default_factory=list)
+    first_sound_at: list[float] = field(default_factory=list)  # when each of them was heard
     heard_s: float = 0.0  # of sound, over all streams
     late_streams: set[int] = field(default_factory=set)
     underruns: int = 0
@@ -78,11 +100,20 @@ class Play:
 
 
 def play(
-    engine: Engine, costs: Costs, clock: Clock, plan: Sequence[Call], limit: int, *, settled_s: float = 0.0
+    engine: Engine,
+    costs: Costs,
+    clock: Clock,
+    plan: Sequence[Call],
+    limit: int,
+    *,
+    settled_s: float = 0.0,
+    turn: Turn | None = None,
+    every_s: float = math.inf,
 ) -> tuple[Play, Conductor]:
     """Runs the calls to their ends. A call beyond `limit` streams is refused by admission.
 
-    Waits are those of the calls that come once the load is there, `settled_s` after the first.
+    Waits are those of the calls that come once the load is there, `settled_s` after the first. From then on a turn is
+    taken every so many seconds.
     """
     conductor = Conductor(engine, costs, clock)
     gate, key = Admission(capacity=limit, warm=True), KeyLimits("bench")
@@ -90,7 +121,11 @@ def play(
     due: dict[int, float] = {}
     began: set[int] = set()
     waiting = list(enumerate(plan))
+    next_turn = start + settled_s
     while waiting or conductor.seated:
+        if turn and clock() >= next_turn:
+            turn(clock(), conductor)
+            next_turn = clock() + every_s
         commands: list[Command] = []
         while waiting and start + waiting[0][1].due_s <= clock():
             sid, call = waiting.pop(0)
@@ -109,6 +144,7 @@ def play(
                     began.add(happening.sid)
                     if due[happening.sid] >= start + settled_s:
                         out.first_sound_s.append(clock() - due[happening.sid])
+                        out.first_sound_at.append(clock())
                 if happening.late_s:
                     out.underruns += 1
                     out.late_streams.add(happening.sid)
@@ -133,8 +169,72 @@ def at_capacity(n: int, seconds: float) -> list[Call]:
     return [Call(2.0 * k / n, " ".join(words), k) for k in range(n)] + [Call(2.1, PROMPTS[0], n)]
 
 
-def reference_frame_s(directory: Path, batch: int, frames: int) -> float | None:
-    """Processor seconds of one frame of the public reference for `batch` streams: its language model and its codec.
+class Yardstick:
+    """The steps of one first sound, on a lane with nobody else; None of them are the server's."""
+
+    def __init__(self, engine: Engine, clock: CpuClock) -> None:
+        self._engine, self._clock = engine, clock
+        self.at: list[float] = []
+        self.seconds: list[float] = []
+
+    def take(self, now: float, _: Conductor) -> None:
+        engine = self._engine
+        with self._clock.stopped():
+            lane = engine.open(StreamSpec(seed=1))
+            engine.feed(lane, [Entry((5 + n, 6), str(n), 2) for n in range(engine.first_frame_step + 8)])
+            began = time.thread_time()
+            for _step in range(engine.first_frame_step + 1):
+                engine.step([lane], lead=engine.state(lane) is LaneState.LEAD)
+            self.seconds.append(time.thread_time() - began)
+            self.at.append(now)
+            engine.close(lane)
+
+    def steadied(self, play: Play) -> list[float]:
+        """Each wait over the middle of the three yardsticks nearest to it."""
+        out = []
+        for at, wait_s in zip(play.first_sound_at, play.first_sound_s, strict=True):
+            k = bisect.bisect(self.at, at)
+            out.append(wait_s / quantile(self.seconds[max(0, k - 2) : k + 1], 0.5))
+        return out
+
+
+@dataclass
+class Turns:
+    """Frames of the reference by turns with stretches of the server: cost over cost, processor and wall."""
+
+    frame: Callable[[], None]
+    streams: int
+    clock: CpuClock
+    frame_s: float
+    cpu: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    theirs_s: list[float] = field(default_factory=list)
+    _from: tuple[float, float, int] | None = None  # processor and wall seconds, and steps of lanes, as a stretch began
+
+    def take(self, now: float, conductor: Conductor) -> None:
+        cpu, wall, steps = time.process_time(), time.perf_counter(), conductor.tally.lane_steps
+        with self.clock.stopped():
+            for _ in range(REFERENCE_FRAMES):
+                self.frame()
+        then_cpu, then_wall = time.process_time(), time.perf_counter()
+        if self._from and steps > self._from[2]:
+            each = 1.0 / (steps - self._from[2])
+            theirs = 1.0 / (REFERENCE_FRAMES * self.streams)
+            self.cpu.append((cpu - self._from[0]) * each / ((then_cpu - cpu) * theirs))
+            self.wall.append((wall - self._from[1]) * each / ((then_wall - wall) * theirs))
+            self.theirs_s.append((then_cpu - cpu) * theirs / self.frame_s)
+        self._from = then_cpu, then_wall, steps
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "turns": len(self.cpu), "reference_cost_per_stream": round(quantile(self.theirs_s, 0.5), 5),
+            **{f"{name}_over_reference": {q: round(quantile(values, float(q)), 4) for q in ("0.1", "0.5", "0.9")}
+               for name, values in (("cpu", self.cpu), ("wall", self.wall))},
+        }  # fmt: skip
+
+
+def reference(directory: Path, batch: int) -> Callable[[], None] | None:
+    """A function that makes one frame of the public reference for `batch` streams: its language model and its codec.
 
     That is all its server's loop does for a frame, so a comparison with it leaves the reference's own queues out.
     None where it is not installed.
@@ -142,50 +242,45 @@ def reference_frame_s(directory: Path, batch: int, frames: int) -> float | None:
     if importlib.util.find_spec("moshi") is None:
         return None
     os.environ.setdefault("NO_TORCH_COMPILE", "1")
-    import torch
-    from moshi.models import loaders
-    from moshi.models.lm import LMGen
-    from moshi.models.tts import TTSModel
+    from benchmarks.bench_frame import reference as frame_of
 
-    raw = json.loads((directory / "config.json").read_text())
-    info = loaders.CheckpointInfo.from_hf_repo(
-        "local/none", moshi_weights=directory / raw["moshi_name"], mimi_weights=directory / raw["mimi_name"],
-        tokenizer=directory / raw["tokenizer_name"], config_path=directory / "config.json",
-        mimi_config_path=directory / raw["mimi_config_name"] if raw.get("mimi_config_name") else None,
-    )  # fmt: skip
-    model: Any = TTSModel.from_checkpoint_info(info, n_q=raw["n_q"], device="cpu", dtype=torch.float32)
-    voices = sorted(directory.glob(f"*{model.voice_suffix}"))[:1] if model.multi_speaker else []
-    given = [model.make_condition_attributes(voices, cfg_coef=2.0) for _ in range(batch)]
-    conditions = model.lm.condition_provider.prepare_and_provide(given)
-    generate = LMGen(model.lm, temp=0.6, temp_text=0.6, condition_tensors=conditions)
-    missing = torch.full((batch, raw["n_q"] - model.lm.dep_q, 1), -1, dtype=torch.long)
-    generate.streaming_forever(batch)
-    model.mimi.streaming_forever(batch)
-    spent = []
-    with torch.no_grad():
-        for _ in range(frames + 4):
-            began = time.process_time()
-            codes = generate.step(missing)
-            if codes is not None:
-                model.mimi.decode(codes[:, 1:].clamp(min=0))
-                spent.append(time.process_time() - began)
-    return quantile(spent[2:], 0.5)
+    args = argparse.Namespace(lanes=batch, codebooks=0, dtype="float32")
+    frame = frame_of(directory, args)
+    for _ in range(4):
+        frame()
+    return frame
 
 
-def measure(engine: Engine, seconds: float) -> dict[str, Any]:
+def measure(engine: Engine, seconds: float, reference_of: Callable[[int], Callable[[], None] | None]) -> dict[str, Any]:
     clock = CpuClock()
     costs = warm_up(engine, clock)
-    fits = capacity(costs.full, frame_s=costs.frame_s, load_max=LOAD_MAX, lanes=engine.lanes, joining_s=costs.turn_s)
+    # A lane is the yardstick's.
+    lanes = max(1, engine.lanes - 1)
+    fits = capacity(costs.full, frame_s=costs.frame_s, load_max=LOAD_MAX, lanes=lanes, joining_s=costs.turn_s)
     least_s = costs.first_sound_s(engine.delay_steps, engine.first_frame_step)
 
-    alone, _ = play(engine, costs, clock, calls(math.ceil(seconds / 2), rate=0.1, seed=1, even=True), fits)
+    yard = Yardstick(engine, clock)
+    even = calls(math.ceil(seconds / 2), rate=0.1, seed=1, even=True)
+    alone, _ = play(engine, costs, clock, even, fits, turn=yard.take, every_s=YARD_EVERY_S)
     # As many at a time as 70 % of what fits, by the length that this model really gives the prompts.
     speech_s = alone.heard_s / max(1, alone.finished)
     busy_rate = 0.7 * fits / max(0.1, speech_s)
     settled_s = 2.0 * speech_s
     plan = calls(math.ceil((settled_s + seconds) * busy_rate), rate=busy_rate, seed=2)
-    busy, crew = play(engine, costs, clock, plan, fits, settled_s=settled_s)
-    full, crowd = play(engine, costs, clock, at_capacity(fits, seconds), fits)
+    beside = Yardstick(engine, clock)
+    busy, crew = play(engine, costs, clock, plan, fits, settled_s=settled_s, turn=beside.take, every_s=YARD_EVERY_S)
+    frame = reference_of(fits)
+    turns = Turns(frame, fits, clock, costs.frame_s) if frame else None
+    full, crowd = play(
+        engine,
+        costs,
+        clock,
+        at_capacity(fits, seconds),
+        fits,
+        settled_s=3.0,
+        turn=turns.take if turns else None,
+        every_s=REFERENCE_EVERY_S,
+    )
     tally = crew.tally
     heard_s = crowd.tally.lane_steps * costs.frame_s
     return {
@@ -193,22 +288,32 @@ def measure(engine: Engine, seconds: float) -> dict[str, Any]:
         "step_ms": {"full_fixed": ms(costs.full.fixed_s), "full_lane": ms(costs.full.lane_s),
                     "lead_fixed": ms(costs.lead.fixed_s), "lead_lane": ms(costs.lead.lane_s)},
         "first_sound_least_ms": ms(least_s),
-        "alone": {"n": len(alone.first_sound_s), "speech_s": round(speech_s, 2),
-                  "first_sound_ms": spread(alone.first_sound_s),
-                  "over_least": ratio(quantile(alone.first_sound_s, 0.5), least_s)},
-        "at_70_percent": {"n": len(busy.first_sound_s), "rate": round(busy_rate, 2),
-                          "refused": busy.refused, "active_max": busy.active_max,
-                          "first_sound_ms": spread(busy.first_sound_s), "underruns": busy.underruns,
-                          "iqr_over_median": ratio(quantile(busy.first_sound_s, 0.75)
-                                                   - quantile(busy.first_sound_s, 0.25),
-                                                   quantile(busy.first_sound_s, 0.5)),
-                          "p99_over_median": ratio(quantile(busy.first_sound_s, 0.99),
-                                                   quantile(busy.first_sound_s, 0.5))},
+        "alone": {"n": len(alone.first_sound_s), "speech_s": round(speech_s, 2), **waits(alone, yard),
+                  "over_least": ratio(quantile(alone.first_sound_s, 0.5), least_s),
+                  "over_yardstick": round(quantile(yard.steadied(alone), 0.5), 3)},
+        "at_70_percent": {"n": len(busy.first_sound_s), "rate": round(busy_rate, 2), "refused": busy.refused,
+                          "active_max": busy.active_max, "underruns": busy.underruns, **waits(busy, beside)},
         "at_85_percent": {"streams": fits, "load": ratio(costs.full.of(fits), costs.frame_s), "refused": full.refused,
                           "underruns": full.underruns, "streams_with_underruns": len(full.late_streams)},
         "scheduling_over_model": ratio(tally.plan_s, tally.model_s),
         "cost_per_stream": ratio(crowd.tally.model_s + crowd.tally.plan_s, heard_s),
+        "by_turns": turns.facts() if turns else None,
     }  # fmt: skip
+
+
+def waits(play: Play, yard: Yardstick) -> dict[str, Any]:
+    """The waits, the yardstick beside them, and the waits in its measure."""
+    return {
+        "first_sound_ms": spread(play.first_sound_s), **shape(play.first_sound_s),
+        "yardstick": {"n": len(yard.seconds), "p50_ms": ms(quantile(yard.seconds, 0.5)), **shape(yard.seconds)},
+        "steadied": shape(yard.steadied(play)),
+    }  # fmt: skip
+
+
+def shape(values: Sequence[float]) -> dict[str, float]:
+    median = quantile(values, 0.5)
+    return {"iqr_over_median": ratio(quantile(values, 0.75) - quantile(values, 0.25), median),
+            "p99_over_median": ratio(quantile(values, 0.99), median)}  # fmt: skip
 
 
 def ms(seconds: float) -> float:
@@ -236,12 +341,7 @@ def main() -> int:
         engine = checkpoint.start(
             ModelSettings(model=directory, lanes=2 if args.smoke else args.lanes, step=args.step, check_values=False)
         )
-        facts = measure(engine, args.seconds)
-        frame_s = None if args.smoke else reference_frame_s(directory, facts["capacity"], 20)
-        if frame_s:
-            theirs = frame_s / facts["capacity"] / 0.08
-            facts |= {"reference_cost_per_stream": round(theirs, 4),
-                      "cost_over_reference": ratio(facts["cost_per_stream"], theirs)}  # fmt: skip
+        facts = measure(engine, args.seconds, lambda batch: None if args.smoke else reference(directory, batch))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     print(json.dumps({
         "workload": "server", **facts, "step": args.step, "seconds": args.seconds,
