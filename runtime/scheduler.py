@@ -3,16 +3,17 @@
 The rule, in order:
 1. A stream that plays must not run dry. Whatever else is done now has to leave time for that.
 2. Streams that have no sound yet (or whose text ran dry and came back) come next. Each has a moment at which it should
-   sound: from its text on, what a newcomer takes that has the device to itself, and the time of `GRACE` run-ahead steps
-   if anybody plays. Who has the least slack until then says what is next: a lead step for all who lead, or a whole step
-   for all past their lead. Slack that is left is spent in the whole steps, on players who ride along for a lane's cost
-   each. So the device never idles, and it makes little difference to a newcomer's wait what was running when it came,
-   or who else did.
+   sound: from its text on, as long as most of those before it took (`Aim`). Who has the least slack until then says
+   what is next: a lead step for all who lead, or a whole step for all past their lead. Slack that is left is spent in
+   the whole steps, on players who ride along for a lane's cost each. So the device never idles, and it makes little
+   difference to a newcomer's wait what was running when it came, or who else did.
 3. When nobody waits, streams run ahead, the least ahead first, up to `ahead_max_s`: the hand they gain is what lets a
    newcomer have the device to itself. The bound keeps a barge-in from wasting more.
 
-Run-ahead steps carry `_company` lanes, which makes a newcomer's wait for the step that is running shortest; while the
-hands allow, they wait for that company. Where a step costs the same for any number of lanes (a GPU), it is all of them.
+Run-ahead steps carry the few lanes that make a newcomer's wait for the step that is running shortest, and more of them
+as hands grow poor: a step of many serves each for less. How much more is needed is seen in the hands alone; reckoned
+from the newcomers of the last seconds, it grew without bound near saturation. While the hands allow, steps wait for
+that company. Where a step costs the same for any number of lanes (a GPU), it is all of them.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from runtime.step_cost import StepCost
 JOINING_LEADS = 4
 # A newcomer's wait for the step that is running, and half of one for what others who come then take.
 GRACE = 1.5
-# Run-ahead steps carry enough lanes to leave the device idle for this part of the time; newcomers' part is taken off
-# before, but at most so much of it.
-IDLE, NEWCOMERS_MAX = 0.1, 0.4
-INFLUX_S = 10.0
+# The part of newcomers that may sound later than is aimed at; how fast the aim moves; what counts as late; how far the
+# aim may go, in times that a newcomer alone takes.
+LATE, AIM_STEP, AIM_TOLERANCE, AIM_MAX = 0.25, 0.015, 1.01, 5.0
+# With so much in the middle hand run-ahead steps carry the best few, with this part of it everybody.
+HAND_GOOD_S, HAND_POOR = 1.0, 0.2
 
 
 class Next(Enum):
@@ -73,6 +75,19 @@ class Costs:
         """The least time to the first sound of a stream alone."""
         return delay_steps * self.lead.of(1) + (first_frame_step + 1 - delay_steps) * self.full.of(1)
 
+    def calm_s(self, delay_steps: int, first_frame_step: int) -> float:
+        """The same beside few others: a step of the best company to wait for, and half of one for who comes then."""
+        return self.first_sound_s(delay_steps, first_frame_step) + GRACE * self.full.of(self.best)
+
+    @property
+    def best(self) -> int:
+        """Lanes in a run-ahead step that make a newcomer's wait for it shortest.
+
+        b lanes a step keep the device busy for N / b * cost(b) of a frame, and who comes in then waits half a step:
+        N / b * cost(b) ** 2 is least where b lanes cost as much as the step's fixed part.
+        """
+        return max(1, math.ceil(self.full.fixed_s / self.full.lane_s)) if self.full.lane_s > 0 else 1
+
     def slower(self, times: float) -> Costs:
         """The same with every step taking so many times longer."""
         if times == 1.0:
@@ -90,31 +105,27 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Influx:
-    """How many newcomers a second there have been, those of the last INFLUX_S seconds counting most."""
+class Aim:
+    """How long after its text a newcomer should sound: as long as all but LATE of the last ones really took.
 
-    _rate: float = 0.0
-    _at: float = 0.0
+    An aim that most can keep makes waits alike; one that is kept too easily comes down. It moves by parts of itself
+    with each newcomer, up where one was late: where it stands still, just LATE of them are.
+    """
 
-    def note(self, now: float) -> None:
-        self._rate, self._at = self.rate(now) + 1.0 / INFLUX_S, now
+    least_s: float
+    wait_s: float = 0.0
 
-    def rate(self, now: float) -> float:
-        return self._rate * math.exp((self._at - now) / INFLUX_S)
+    def __post_init__(self) -> None:
+        self.wait_s = max(self.wait_s, self.least_s)
 
-
-@dataclass(frozen=True, slots=True)
-class Newcomers:
-    """How many come in a second, and how long the first sound of one takes that has the device to itself."""
-
-    rate: float = 0.0
-    first_s: float = 0.0
-
-
-NONE = Newcomers()
+    def note(self, took_s: float) -> None:
+        """One sounded so long after its text."""
+        late = took_s > self.wait_s * AIM_TOLERANCE
+        self.wait_s *= 1.0 + (AIM_STEP * (1.0 - LATE) if late else -AIM_STEP * LATE)
+        self.wait_s = min(AIM_MAX * self.least_s, max(self.least_s, self.wait_s))
 
 
-def plan(views: list[LaneView], costs: Costs, now: float, *, newcomers: Newcomers = NONE) -> Plan:
+def plan(views: list[LaneView], costs: Costs, now: float, *, wait_s: float = 0.0) -> Plan:
     """The next step. Deterministic: ties go to the lower lane.
 
     What keeps rule 1: a step is only taken if after it, or after one more of those next to run dry, there is still time
@@ -126,10 +137,9 @@ def plan(views: list[LaneView], costs: Costs, now: float, *, newcomers: Newcomer
     waiting = [v for v in views if v.dry_at == math.inf]
     # The tolerance makes a wait for exactly this moment end in a step, not in another wait.
     hungry = [v for v in playing if v.dry_at - now <= v.ahead_max_s + 1e-6]
-    company = _company(len(playing), costs, newcomers)
+    company = _company(playing, costs, now)
     if waiting:
-        grace_s = GRACE * costs.full.of(company) if playing else 0.0
-        if step := _towards_sound(waiting, playing, hungry, newcomers.first_s + grace_s, costs, now):
+        if step := _towards_sound(waiting, playing, hungry, wait_s, costs, now):
             return step
         worth = hungry or playing
     else:
@@ -190,16 +200,15 @@ def _next_worth(playing: list[LaneView], company: int) -> float:
     return min(may[company - 1], min(v.dry_at - v.ahead_max_s / 2 for v in playing))
 
 
-def _company(playing: int, costs: Costs, newcomers: Newcomers) -> int:
-    """Lanes in a run-ahead step: those that make a newcomer's wait for it shortest, or more if the load needs more.
-
-    b lanes a step keep the device busy for N / b * cost(b) of a frame, and who comes in then waits half a step:
-    N / b * cost(b) ** 2 is least where b lanes cost as much as the step's fixed part.
-    """
-    full = costs.full
-    if full.lane_s <= 0:
-        return max(1, playing)
-    return max(1, min(playing, max(_enough(playing, costs, newcomers), math.ceil(full.fixed_s / full.lane_s))))
+def _company(playing: list[LaneView], costs: Costs, now: float) -> int:
+    """Lanes in a run-ahead step: the best few while hands are good, more as they grow poor, for that serves more."""
+    everybody = len(playing)
+    if costs.full.lane_s <= 0 or not playing:
+        return max(1, everybody)
+    best, middle = min(everybody, costs.best), playing[everybody // 2]
+    good_s = min(HAND_GOOD_S, middle.ahead_max_s / 2)
+    lack = min(1.0, max(0.0, 1.0 - (middle.dry_at - now) / good_s) / (1.0 - HAND_POOR))
+    return best + math.ceil(lack * (everybody - best))
 
 
 def _safe(playing: list[LaneView], group: list[LaneView], lead: bool, costs: Costs, now: float) -> bool:
@@ -249,13 +258,3 @@ def _safe_size(dries: list[float], everybody: int, least: int, costs: Costs, now
         if size == everybody or ends + then <= min(next_dry, first + costs.frame_s):
             return size
     return None
-
-
-def _enough(playing: int, costs: Costs, newcomers: Newcomers) -> int:
-    """Lanes a step that carry the load: b serve all N in a frame when N / b * (fixed + b * lane) fits what is left."""
-    full = costs.full
-    if full.fixed_s <= 0:
-        return 1
-    share = 1.0 - IDLE - min(NEWCOMERS_MAX, newcomers.rate * newcomers.first_s)
-    spare = share * costs.frame_s - playing * full.lane_s
-    return max(1, min(playing, math.ceil(playing * full.fixed_s / spare))) if spare > 0 else max(1, playing)

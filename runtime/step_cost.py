@@ -8,6 +8,7 @@ line with the steps that are made anyway.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections import deque
@@ -91,25 +92,26 @@ class StepWatch:
     measured: StepCost
     lanes: int
     promised: StepCost = field(init=False)
+    _sizes: list[int] = field(init=False)
     _seen: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)  # size: (when, seconds over measured)
 
     def __post_init__(self) -> None:
-        self.promised = self.measured
+        self.promised, self._sizes = self.measured, sizes(self.lanes)
 
     def note(self, lanes: int, seconds: float, now: float) -> None:
         expected = self.measured.of(lanes)
         if expected > 0.0:
-            size = next(size for size in sizes(self.lanes) if size >= lanes)
+            size = self._sizes[bisect.bisect_left(self._sizes, lanes)]
             self._seen.setdefault(size, deque(maxlen=SEEN_MAX)).append((now, seconds / expected))
 
     def review(self, now: float) -> bool:
         """Draws the line anew where the steps of the last minute do not keep to it. Whether it did."""
-        ratios = {size: ratio for size in sizes(self.lanes) if (ratio := self._ratio(size, now)) is not None}
+        ratios = {size: ratio for size in self._sizes if (ratio := self._ratio(size, now)) is not None}
         samples = {size: ratio * self.measured.of(size) for size, ratio in ratios.items()}
         if all(FASTER <= seconds / self.promised.of(size) <= SLOWER for size, seconds in samples.items()):
             return False
-        line = fit_cost(plausible({size: self._believed(size, ratios, samples) for size in sizes(self.lanes)}))
-        changes = [abs(line.of(size) / self.promised.of(size) - 1.0) for size in sizes(self.lanes)]
+        line = fit_cost(plausible({size: self._believed(size, ratios, samples) for size in self._sizes}))
+        changes = [abs(line.of(size) / self.promised.of(size) - 1.0) for size in self._sizes]
         if max(changes) <= CHANGE_MIN:
             return False
         self.promised = line

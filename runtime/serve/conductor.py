@@ -16,7 +16,7 @@ import numpy as np
 from runtime.audio_silence import LeadTrimmer, end_ramp
 from runtime.errors import NameUnknown, SpeechError
 from runtime.port import Engine, FrameOut, LaneState, Pcm, WordTime
-from runtime.scheduler import Costs, Influx, LaneView, Newcomers, Next, Plan, plan
+from runtime.scheduler import Aim, Costs, LaneView, Next, Plan, plan
 from runtime.serve.traffic import (
     Broken,
     Close,
@@ -58,6 +58,7 @@ class _Seat:
     state: LaneState = LaneState.STARVED  # the engine's word; only a step or a command for this stream changes it
     dry_at: float = math.inf  # inf: nothing is playing
     held: bool = False
+    awaited: bool = True  # it has text, and its listener waits for the first of its sound
     asked_at: float = 0.0  # when what ended its last want of text was asked
     starved: bool = True  # a fresh stream has no text; so the first Paused is for text that really ran dry
     sound_s: float = 0.0  # of the model's own time line, before trimming
@@ -98,7 +99,7 @@ class Conductor:
         self._seats: dict[int, _Seat] = {}
         self._by_lane: dict[int, _Seat] = {}
         self._pace = 1.0
-        self._influx = Influx()
+        self._aim = Aim(self._calm_s)
         self._watches = StepWatch(costs.full, engine.lanes), StepWatch(costs.lead, engine.lanes)
         self._review_at = clock() + REVIEW_S
         self.tally = Tally()
@@ -134,7 +135,7 @@ class Conductor:
         began = self._clock()
         out: list[Happening] = []
         views = self._views(began, out)
-        decision = plan(views, self._costs.slower(self._pace), began, newcomers=self._newcomers(began))
+        decision = plan(views, self._costs.slower(self._pace), began, wait_s=self._aim.wait_s)
         if not decision.lanes:
             return out, decision.wake_at
         self._step(decision, began, out)
@@ -215,13 +216,12 @@ class Conductor:
         if (seat.starved or seat.held) and not starved and not now <= seat.dry_at < math.inf:
             seat.dry_at = math.inf
             if seat.starved:
-                seat.waiting_since = seat.asked_at
-                self._influx.note(now)
+                seat.waiting_since, seat.awaited = seat.asked_at, True
         seat.starved = starved
 
-    def _newcomers(self, now: float) -> Newcomers:
-        first_s = self._costs.first_sound_s(self._engine.delay_steps, self._engine.first_frame_step)
-        return Newcomers(self._influx.rate(now), first_s)
+    @property
+    def _calm_s(self) -> float:
+        return self._costs.calm_s(self._engine.delay_steps, self._engine.first_frame_step)
 
     def _step(self, decision: Plan, began: float, out: list[Happening]) -> None:
         tally = self.tally
@@ -264,12 +264,13 @@ class Conductor:
             self._review_at = now + REVIEW_S
             if [watch.review(now) for watch in self._watches] != [False, False]:
                 self._costs = Costs(full.promised, leads.promised, self._costs.frame_s)
+                self._aim.least_s = self._calm_s
 
     def _take(self, seat: _Seat, frame: FrameOut, now: float, out: list[Happening]) -> None:
         seat.steps += 1
         seat.state, seat.view = frame.state, None
         if frame.pcm is not None:
-            if not np.isfinite(frame.pcm.sum()):
+            if not math.isfinite(frame.pcm.sum()):
                 self._break(seat, "internal", "the model gave samples that are not numbers", out)
                 return
             seat.sound_s += self._frame_s
@@ -288,6 +289,9 @@ class Conductor:
         if late_s:
             self.tally.underruns += 1
         start = seat.dry_at if now <= seat.dry_at < math.inf else now
+        if seat.awaited:
+            seat.awaited = False
+            self._aim.note(now - seat.waiting_since)
         seat.dry_at = start + len(pcm) / self._engine.sample_rate
         seat.heard = True
         seat.last_sample = float(pcm[-1])

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from runtime.scheduler import GRACE, Costs, LaneView, Newcomers, Next, plan
+from runtime.scheduler import AIM_MAX, LATE, Aim, Costs, LaneView, Next, plan
 from runtime.step_cost import StepCost
 
 CPU = Costs(full=StepCost(0.004, 0.002), lead=StepCost(0.001, 0.0005))
@@ -52,25 +52,51 @@ def test_newcomers_past_their_lead_take_whole_steps_and_share_them() -> None:
 
 
 def test_whoever_has_the_least_slack_says_what_is_next() -> None:
-    newcomers = Newcomers(1.0, CPU.first_sound_s(16, 18))
+    wait_s = CPU.first_sound_s(16, 18)
     late_lead = [new(1, Next.LEAD, 9.90), new(2, Next.FULL, 9.99)]
-    p = plan(late_lead, CPU, 10.0, newcomers=newcomers)
+    p = plan(late_lead, CPU, 10.0, wait_s=wait_s)
     assert p.lead and p.lanes == (1,)
     late_ready = [new(1, Next.LEAD, 9.99), new(2, Next.FULL, 9.95)]
-    p = plan(late_ready, CPU, 10.0, newcomers=newcomers)
+    p = plan(late_ready, CPU, 10.0, wait_s=wait_s)
     assert not p.lead and p.lanes == (2,)
+
+
+def test_the_aim_settles_where_all_but_a_few_newcomers_keep_it_and_stays_there() -> None:
+    rng = random.Random(5)
+    took = [rng.uniform(0.05, 0.10) for _ in range(4000)]
+    aim, aims = Aim(0.04), []
+    for seconds in took:
+        aim.note(seconds)
+        aims.append(aim.wait_s)
+    late = sum(t > a for t, a in zip(took[1000:], aims[999:], strict=False)) / 3000
+    assert late == pytest.approx(LATE, abs=0.05)
+    settled = sorted(aims[1000:])
+    assert settled[2250] - settled[750] <= 0.05 * settled[1500], "the aim itself must not make waits differ"
+
+
+def test_the_aim_has_bounds_and_comes_back_from_an_overload() -> None:
+    aim = Aim(0.04)
+    for _ in range(1000):
+        aim.note(60.0)
+    assert aim.wait_s == pytest.approx(AIM_MAX * 0.04)
+    for _ in range(1000):
+        aim.note(0.03)
+    assert aim.wait_s == pytest.approx(0.04)
+
+
+def test_run_ahead_steps_carry_more_as_hands_grow_poor_and_no_more_for_newcomers() -> None:
+    sizes = [len(plan([playing(n, 10.0 + hand) for n in range(20)], CPU, 10.0).lanes) for hand in (3.0, 0.9, 0.6, 0.3)]
+    assert sizes[0] == CPU.best and sizes == sorted(set(sizes)), "each poorer hand makes a larger step"
 
 
 def test_slack_is_spent_on_players_and_no_more_than_there_is() -> None:
     """A newcomer's last whole step ends when it should sound, and carries as many players as that leaves time for."""
-    first_s = CPU.first_sound_s(16, 18)
+    due_s = CPU.calm_s(16, 18)
     players = [playing(n, 11.0 + n / 100) for n in range(10, 40)]
     for size in (1, 6, 13):
         left_s, along = CPU.full.of(size) + 1e-6, size - 1
-        alone = plan(players, CPU, 10.0, newcomers=Newcomers(0.0, first_s))
-        due_s = first_s + GRACE * CPU.full.of(len(alone.lanes))
         views = [*players, new(1, Next.FULL, 10.0 + left_s - due_s, done=2)]
-        p = plan(views, CPU, 10.0, newcomers=Newcomers(0.0, first_s))
+        p = plan(views, CPU, 10.0, wait_s=due_s)
         assert len(p.lanes) == 1 + along and 1 in p.lanes, left_s
         assert set(p.lanes) - {1} == set(range(10, 10 + along)), "those who need it first"
 
@@ -137,11 +163,11 @@ FIRST_SOUND, ENDLESS = 18, 10**9
 
 
 def simulate(
-    joined: list[float], costs: Costs, seconds: float, *, rate: float = 0.0, frames: int = ENDLESS
+    joined: list[float], costs: Costs, seconds: float, *, frames: int = ENDLESS
 ) -> tuple[int, list[float]]:
     """Streams that join at these times for so many frames: underruns after their start, and each one's wait."""
     now, n = 0.0, len(joined)
-    newcomers = Newcomers(rate, costs.first_sound_s(16, FIRST_SOUND))
+    aim = Aim(costs.calm_s(16, FIRST_SOUND))
     steps = [0] * n
     dry = [math.inf] * n
     first = [0.0] * n
@@ -155,7 +181,7 @@ def simulate(
             for k in range(n)
             if joined[k] <= now and steps[k] < frames + FIRST_SOUND
         ]  # fmt: skip
-        p = plan(views, costs, now, newcomers=newcomers)
+        p = plan(views, costs, now, wait_s=aim.wait_s)
         if not p.lanes:
             coming = min((j for j in joined if j > now), default=math.inf)
             now = min(p.wake_at, coming, seconds)
@@ -168,6 +194,7 @@ def simulate(
             was = dry[k]
             if was == math.inf:
                 first[k] = now - joined[k]
+                aim.note(first[k])
                 dry[k] = now + 0.08
             else:
                 underruns += now > was + 1e-9
@@ -175,11 +202,10 @@ def simulate(
     return underruns, first
 
 
-@pytest.mark.parametrize("rate", [0.0, 5.0])
-def test_n_streams_that_fill_85_percent_of_the_frame_never_run_dry(rate: float) -> None:
+def test_n_streams_that_fill_85_percent_of_the_frame_never_run_dry() -> None:
     for costs in (CPU, GPU, Costs(full=StepCost(0.012, 0.0035), lead=StepCost(0.003, 0.001))):
         n = max(k for k in range(1, 65) if costs.full.of(k) <= 0.85 * 0.08)
-        underruns, _ = simulate([0.3 * k for k in range(n)], costs, 40.0, rate=rate)
+        underruns, _ = simulate([0.3 * k for k in range(n)], costs, 40.0)
         assert underruns == 0, costs
 
 
@@ -198,7 +224,7 @@ def test_at_70_percent_it_makes_little_difference_to_a_wait_what_else_is_done() 
     joined = []
     while (at := at + rng.expovariate(rate)) < 60.0:
         joined.append(at)
-    underruns, first = simulate(joined, CPU, 62.0, rate=rate, frames=100)
+    underruns, first = simulate(joined, CPU, 62.0, frames=100)
     waits = sorted(first)
     median = waits[len(waits) // 2]
     assert underruns == 0
