@@ -23,6 +23,27 @@ WAIT_S_MAX = 5.0
 EASE_S = 0.05
 
 
+class Outgoing:
+    """What happened and has not gone over to the loop yet, in order."""
+
+    def __init__(self) -> None:
+        self._held: list[Happening] = []
+        self._due_at = math.inf
+
+    def add(self, happenings: list[Happening], now: float) -> None:
+        if happenings:
+            at_ease = all(isinstance(h, Sound | Words) and h.at_ease for h in happenings)
+            self._due_at = min(self._due_at, now + EASE_S if at_ease else now)
+            self._held += happenings
+
+    def due(self, now: float, *, resting: bool) -> list[Happening]:
+        """All of it, once some of it cannot wait or the device has nothing else to do; else nothing."""
+        if not self._held or (now < self._due_at and not resting):
+            return []
+        out, self._held, self._due_at = self._held, [], math.inf
+        return out
+
+
 class Device:
     """`make` runs on the thread (compiling, warming up), so that whatever the engine binds to a thread is bound there.
 
@@ -83,23 +104,17 @@ class Device:
             self._call(self._ready, why)
 
     def _serve(self, conductor: Conductor) -> None:
-        out: list[Happening] = []
-        due_at = math.inf  # when what is in `out` has to go over
+        outgoing = Outgoing()
         while not self._stopping:
             self._bell.clear()
             commands = [self._commands.popleft() for _ in range(len(self._commands))]
-            new = conductor.obey(commands) if commands else []
+            told = conductor.obey(commands) if commands else []
             more, wake_at = conductor.turn()
-            new += more
-            if new:
-                now = self._clock()
-                due_at = min(due_at, now + EASE_S if all(map(_at_ease, new)) else now)
-                out += new
-            idle = wake_at > 0.0
-            if out and (idle or self._clock() >= due_at):
+            now = self._clock()
+            outgoing.add(told + more, now)
+            if out := outgoing.due(now, resting=wake_at > 0.0):
                 self._call(self._deliver, out)
-                out, due_at = [], math.inf
-            if idle:
+            if wake_at > 0.0:
                 wait_s = WAIT_S_MAX if wake_at == math.inf else min(wake_at - self._clock(), WAIT_S_MAX)
                 if wait_s > 0:
                     self._bell.wait(wait_s)
@@ -110,7 +125,3 @@ class Device:
             self._loop.call_soon_threadsafe(function, value)
         except RuntimeError:
             self._stopping = True  # the loop is closed: nobody is left to hear it
-
-
-def _at_ease(happening: Happening) -> bool:
-    return isinstance(happening, Sound | Words) and happening.at_ease
