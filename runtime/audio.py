@@ -25,6 +25,7 @@ RATES = (8_000, 16_000, 22_050, 24_000, 44_100, 48_000)
 UNKNOWN_SIZE = 0xFFFFFFFF
 
 Samples = NDArray[np.float32]
+Resampled = NDArray[np.float32] | NDArray[np.int16]  # one of them throughout a stream, as was asked for
 
 
 class StreamEncoder(Protocol):
@@ -51,8 +52,10 @@ class StreamEncoder(Protocol):
         """After `finish`: bytes to write over the start of a file that can seek, now that the length is known."""
 
 
-def to_s16(samples: Samples) -> NDArray[np.int16]:
+def to_s16(samples: Resampled) -> NDArray[np.int16]:
     """Signed 16-bit samples: rounded, and clipped rather than wrapped where the model overshoots."""
+    if samples.dtype == np.int16:
+        return samples.view(np.int16)
     scaled = np.multiply(samples, np.float32(32767.0))  # in place from here on: this runs for every frame sent
     np.clip(scaled, -32767.0, 32767.0, out=scaled)
     np.rint(scaled, out=scaled)
@@ -72,9 +75,9 @@ def wav_header(sample_rate: int, data_bytes: int | None) -> bytes:
 class Resampler(Protocol):
     """Changes the rate with carried state, so that piece edges are inaudible. `audio_av.Resampler` is the real one."""
 
-    def push(self, samples: Samples) -> Samples: ...
+    def push(self, samples: Samples) -> Resampled: ...
 
-    def finish(self) -> Samples: ...
+    def finish(self) -> Resampled: ...
 
 
 class _SameRate:
@@ -87,13 +90,16 @@ class _SameRate:
         return np.zeros(0, np.float32)
 
 
-def resampler(rate_in: int, rate_out: int) -> Resampler:
-    """A resampler from one rate to the other; the identity where they are equal."""
+def resampler(rate_in: int, rate_out: int, *, s16: bool = False) -> Resampler:
+    """A resampler from one rate to the other; the identity where they are equal.
+
+    s16: where it changes the rate, it may give whole numbers at once, as `to_s16` would.
+    """
     if rate_in == rate_out:
         return _SameRate()
     from runtime.audio_av import Resampler as LibavResampler
 
-    return LibavResampler(rate_in, rate_out)
+    return LibavResampler(rate_in, rate_out, s16=s16)
 
 
 class RawEncoder:
@@ -101,9 +107,9 @@ class RawEncoder:
 
     slow = False
 
-    def __init__(self, content_type: str, sample_rate: int, rate_in: int, pack: Callable[[Samples], bytes]) -> None:
+    def __init__(self, content_type: str, sample_rate: int, rate_in: int, pack: Callable[[Resampled], bytes]) -> None:
         self.content_type, self.sample_rate = content_type, sample_rate
-        self._resampler = resampler(rate_in, sample_rate)
+        self._resampler = resampler(rate_in, sample_rate, s16=pack is not pack_f32)
         self._pack = pack
 
     def encode(self, frame: Samples) -> bytes:
@@ -145,19 +151,19 @@ class WavEncoder:
         return wav_header(self.sample_rate, None) + data
 
 
-def pack_s16(samples: Samples) -> bytes:
+def pack_s16(samples: Resampled) -> bytes:
     return to_s16(samples).tobytes()
 
 
-def pack_f32(samples: Samples) -> bytes:
+def pack_f32(samples: Resampled) -> bytes:
     return samples.astype("<f4").tobytes()
 
 
-def pack_ulaw(samples: Samples) -> bytes:
+def pack_ulaw(samples: Resampled) -> bytes:
     return _g711_codes("ulaw")[to_s16(samples).view(np.uint16)].tobytes()
 
 
-def pack_alaw(samples: Samples) -> bytes:
+def pack_alaw(samples: Resampled) -> bytes:
     return _g711_codes("alaw")[to_s16(samples).view(np.uint16)].tobytes()
 
 
@@ -203,7 +209,7 @@ def _libav(name: str) -> Callable[[int], StreamEncoder]:
     return make
 
 
-def _raw(content_type: str, rate: int, pack: Callable[[Samples], bytes]) -> Callable[[int], StreamEncoder]:
+def _raw(content_type: str, rate: int, pack: Callable[[Resampled], bytes]) -> Callable[[int], StreamEncoder]:
     return lambda rate_in: RawEncoder(content_type, rate, rate_in, pack)
 
 
