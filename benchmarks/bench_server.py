@@ -256,7 +256,7 @@ def measure(engine: Engine, seconds: float, reference_of: Callable[[int], Callab
     costs = warm_up(engine, clock)
     # A lane is the yardstick's.
     lanes = max(1, engine.lanes - 1)
-    fits = capacity(costs.full, frame_s=costs.frame_s, load_max=LOAD_MAX, lanes=lanes, joining_s=costs.turn_s)
+    fits = streams_that_fit(costs, engine, lanes, seconds)
     least_s = costs.first_sound_s(engine.delay_steps, engine.first_frame_step)
 
     yard = Yardstick(engine, clock)
@@ -264,11 +264,12 @@ def measure(engine: Engine, seconds: float, reference_of: Callable[[int], Callab
     alone, _ = play(engine, costs, clock, even, fits, turn=yard.take, every_s=YARD_EVERY_S)
     # As many at a time as 70 % of what fits, by the length that this model really gives the prompts.
     speech_s = alone.heard_s / max(1, alone.finished)
-    busy_rate = 0.7 * fits / max(0.1, speech_s)
+    short = streams_that_fit(costs, engine, lanes, speech_s)
+    busy_rate = 0.7 * short / max(0.1, speech_s)
     settled_s = 2.0 * speech_s
     plan = calls(math.ceil((settled_s + seconds) * busy_rate), rate=busy_rate, seed=2)
     beside = Yardstick(engine, clock)
-    busy, crew = play(engine, costs, clock, plan, fits, settled_s=settled_s, turn=beside.take, every_s=YARD_EVERY_S)
+    busy, crew = play(engine, costs, clock, plan, short, settled_s=settled_s, turn=beside.take, every_s=YARD_EVERY_S)
     frame = reference_of(fits)
     turns = Turns(frame, fits, clock, costs.frame_s) if frame else None
     full, crowd = play(
@@ -284,7 +285,7 @@ def measure(engine: Engine, seconds: float, reference_of: Callable[[int], Callab
     tally = crew.tally
     heard_s = crowd.tally.lane_steps * costs.frame_s
     return {
-        "lanes": engine.lanes, "capacity": fits,
+        "lanes": engine.lanes, "capacity": fits, "capacity_of_short_calls": short,
         "step_ms": {"full_fixed": ms(costs.full.fixed_s), "full_lane": ms(costs.full.lane_s),
                     "lead_fixed": ms(costs.lead.fixed_s), "lead_lane": ms(costs.lead.lane_s)},
         "first_sound_least_ms": ms(least_s),
@@ -299,6 +300,12 @@ def measure(engine: Engine, seconds: float, reference_of: Callable[[int], Callab
         "cost_per_stream": ratio(crowd.tally.model_s + crowd.tally.plan_s, heard_s),
         "by_turns": turns.facts() if turns else None,
     }  # fmt: skip
+
+
+def streams_that_fit(costs: Costs, engine: Engine, lanes: int, stream_s: float) -> int:
+    """The capacity that is promised where streams live so long."""
+    joining_s = costs.joining_s(engine.delay_steps, engine.first_frame_step, stream_s)
+    return capacity(costs.full, frame_s=costs.frame_s, load_max=LOAD_MAX, lanes=lanes, joining_s=joining_s)
 
 
 def waits(play: Play, yard: Yardstick) -> dict[str, Any]:

@@ -26,8 +26,6 @@ from typing import NamedTuple
 
 from runtime.step_cost import StepCost
 
-# Lead steps of one newcomer that every frame has room for, in the capacity that is promised.
-JOINING_LEADS = 4
 # A newcomer's wait for the step that is running, and half of one for what others who come then take.
 GRACE = 1.5
 # The part of newcomers that may sound later than is aimed at; how fast the aim moves; what counts as late; how far the
@@ -66,10 +64,10 @@ class Costs:
     lead: StepCost
     frame_s: float = 0.08
 
-    @property
-    def turn_s(self) -> float:
-        """A newcomer's turn of lead steps, which every frame has room for."""
-        return JOINING_LEADS * self.lead.of(1)
+    def joining_s(self, delay_steps: int, first_frame_step: int, stream_s: float) -> float:
+        """What a stream that lives so long takes of each frame to get to its first sound, beside its lane's steps."""
+        alone_s = self.first_sound_s(delay_steps, first_frame_step)
+        return (alone_s - self.full.lane_s) * self.frame_s / stream_s
 
     def first_sound_s(self, delay_steps: int, first_frame_step: int) -> float:
         """The least time to the first sound of a stream alone."""

@@ -193,15 +193,17 @@ class Server:
         self.meters.ready.set(0 if self.admission.draining else 1)
 
     def _set_capacity(self, costs: Costs) -> None:
-        """As many streams as fit by these costs, or as many as the setting says."""
+        """As many streams as fit by these costs and the length that streams have, or as many as the setting says."""
         assert self._engine
         self.costs = costs
-        lanes, settings = self._engine.lanes, self.settings
-        self.admission.capacity = min(settings.streams_max, lanes) if settings.streams_max else capacity(
-            costs.full, frame_s=costs.frame_s, load_max=settings.load_max, lanes=lanes, joining_s=costs.turn_s
-        )
-        self.meters.capacity.set(self.admission.capacity)
-        self.meters.least.set(costs.first_sound_s(self._engine.delay_steps, self._engine.first_frame_step))
+        lanes, settings, gate = self._engine.lanes, self.settings, self.admission
+        delay, first = self._engine.delay_steps, self._engine.first_frame_step
+        gate.capacity = min(settings.streams_max, lanes) if settings.streams_max else capacity(
+            costs.full, frame_s=costs.frame_s, load_max=settings.load_max, lanes=lanes,
+            joining_s=costs.joining_s(delay, first, gate.stream_s),
+        )  # fmt: skip
+        self.meters.capacity.set(gate.capacity)
+        self.meters.least.set(costs.first_sound_s(delay, first))
 
     def _send(self, *commands: Command) -> None:
         self._device.send(*commands)
@@ -219,7 +221,7 @@ class Server:
             used = now_used
             if self._parts:
                 self._parts.hub.sweep()
-                if (costs := self._device.costs) and costs is not self.costs:
+                if costs := self._device.costs:
                     self._set_capacity(costs)
 
     def _app(self) -> web.Application:

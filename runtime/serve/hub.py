@@ -276,7 +276,7 @@ class Hub:
         try:
             stream = Stream(self, self._sids, number, key, setup, encode, protocol)
         except Exception as why:
-            self.admission.release(key, 0.0)
+            self.admission.release(key, 0.0, spoke=False)
             if isinstance(why, SpeechError):
                 raise WireError("invalid", str(why), setup.req_id) from None
             raise
@@ -341,7 +341,7 @@ class Hub:
         del self._streams[stream.sid]
         self._unread[stream.sid] = stream
         stream.over = True
-        self.admission.release(stream.key, self.clock() - stream.opened_at)
+        self.admission.release(stream.key, self.clock() - stream.opened_at, spoke=stream.sounding)
         self.meters.active.set(self.admission.active)
         self.meters.streams.labels(stream.protocol, outcome).inc()
         self._note_empty()

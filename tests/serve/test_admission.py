@@ -19,7 +19,23 @@ def test_capacity_is_the_most_streams_whose_step_fills_85_percent_of_a_frame() -
     n = capacity(cost, frame_s=0.08, load_max=0.85, lanes=64)
     assert n == 15
     assert cost.of(n) <= 0.068 < cost.of(n + 1)
-    assert capacity(cost, frame_s=0.08, load_max=0.85, lanes=64, joining_s=0.008) == 13, "who joins needs time too"
+    assert capacity(cost, frame_s=0.08, load_max=0.85, lanes=64, joining_s=0.001) == 12, "who joins needs time too"
+    many = capacity(StepCost(0.020, 0.0001), frame_s=0.08, load_max=0.85, lanes=96, joining_s=0.002)
+    assert many == 96, "newcomers share their steps where those would take most of the time"
+
+
+def test_streams_that_live_long_join_seldom_and_only_those_that_spoke_count() -> None:
+    gate = warm(2)
+    was = gate.stream_s
+    for held_s, spoke in ((2.0, True), (0.001, False)):
+        gate.ask(ANY, 0.0)
+        gate.release(ANY, held_s, spoke=spoke)
+    once = gate.stream_s
+    assert once < was
+    for _ in range(200):
+        gate.ask(ANY, 0.0)
+        gate.release(ANY, 0.0)
+    assert gate.stream_s == pytest.approx(1.0, abs=0.1), "a bound: no flood of short calls takes all capacity away"
 
 
 def test_capacity_never_exceeds_the_lanes_and_never_refuses_everybody() -> None:

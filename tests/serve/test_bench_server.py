@@ -65,15 +65,16 @@ def test_at_70_percent_the_tail_stays_within_twice_the_median() -> None:
     assert quantile(out.first_sound_s, 0.75) - quantile(out.first_sound_s, 0.25) <= 0.1 * median
 
 
-def test_where_many_come_the_tail_still_stays_within_twice_the_median() -> None:
+def test_where_many_come_waits_are_as_much_alike() -> None:
     clock = Skipping()
     costs = Costs(full=StepCost(0.005, 0.0007), lead=StepCost(0.001, 0.00014))
-    fits = capacity(costs.full, frame_s=0.08, load_max=0.85, lanes=96, joining_s=costs.turn_s)
+    fits = capacity(costs.full, frame_s=0.08, load_max=0.85, lanes=96, joining_s=costs.joining_s(16, 18, 5.7))
     fake = FakeEngine(
         lanes=96, delay_steps=16, first_frame_step=18, clock=clock, full_fixed_s=0.005, full_lane_s=0.0007,
         lead_share=0.2,
     )  # fmt: skip
     longer = tuple(" ".join(three) for three in zip(PROMPTS, PROMPTS[1:], PROMPTS[2:], strict=False))
     out, _ = bench.play(fake, costs, clock, calls(240, rate=0.7 * fits / 5.7, seed=2, prompts=longer), fits)
-    assert fits > 80 and out.underruns == 0
-    assert bench.quantile(out.first_sound_s, 0.99) <= 2 * bench.quantile(out.first_sound_s, 0.5)
+    quantile, median = bench.quantile, bench.quantile(out.first_sound_s, 0.5)
+    assert fits > 50 and out.underruns == 0 and quantile(out.first_sound_s, 0.99) <= 2 * median
+    assert quantile(out.first_sound_s, 0.75) - quantile(out.first_sound_s, 0.25) <= 0.1 * median

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from runtime.admission import capacity
 from runtime.scheduler import AIM_MAX, LATE, Aim, Costs, LaneView, Next, plan
 from runtime.step_cost import StepCost
 
@@ -219,7 +220,7 @@ def test_the_last_to_join_waits_little_longer_than_the_first() -> None:
 def test_at_70_percent_it_makes_little_difference_to_a_wait_what_else_is_done() -> None:
     """Calls of 8 s at random times: the middle half of the waits is narrow, the longest are not twice the median."""
     rng = random.Random(3)
-    fits = max(k for k in range(1, 65) if CPU.full.of(k) + CPU.turn_s <= 0.85 * 0.08)
+    fits = capacity(CPU.full, frame_s=0.08, load_max=0.85, lanes=64, joining_s=CPU.joining_s(16, FIRST_SOUND, 8.0))
     rate, at = 0.7 * fits / 8.0, 0.0
     joined = []
     while (at := at + rng.expovariate(rate)) < 60.0:

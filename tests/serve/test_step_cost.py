@@ -47,7 +47,7 @@ def engine(bad: Callable[[float], bool]) -> Disturbed:
 
 
 def fits(costs: Costs) -> int:
-    return capacity(costs.full, frame_s=0.08, load_max=0.85, lanes=96, joining_s=costs.turn_s)
+    return capacity(costs.full, frame_s=0.08, load_max=0.85, lanes=96, joining_s=costs.joining_s(16, 18, 30.0))
 
 
 def warmed(bad: Callable[[float], bool]) -> Costs:
