@@ -13,7 +13,8 @@ The rule, in order:
 Run-ahead steps carry the few lanes that make a newcomer's wait for the step that is running shortest, and more of them
 as hands grow poor: a step of many serves each for less. How much more is needed is seen in the hands alone; reckoned
 from the newcomers of the last seconds, it grew without bound near saturation. While the hands allow, steps wait for
-that company. Where a step costs the same for any number of lanes (a GPU), it is all of them.
+that company. Where a step costs the same for any number of lanes (a GPU), it is all of them. Who goes along with the
+hungriest is who lies next to it, as long as nobody is short.
 """
 
 from __future__ import annotations
@@ -144,8 +145,10 @@ def plan(views: list[LaneView], costs: Costs, now: float, *, wait_s: float = 0.0
         worth = hungry if len(hungry) >= company or any(v.dry_at - now <= v.ahead_max_s / 2 for v in hungry[:1]) else []
     if not worth:
         return Plan((), wake_at=max(now, _next_worth(playing, company)))
-    chosen = worth[: _batch(worth, len(playing), company, costs, now)]
     riders = [v for v in waiting if v.next is Next.FULL]
+    size = _batch(worth, len(playing), company, costs, now)
+    calm = _calm(playing, size + len(riders), costs, now)
+    chosen = _near(worth[0].lane, worth, size) if calm else worth[:size]
     if riders and _ride(chosen, riders, playing, costs, now):
         chosen = chosen + riders
     return Plan(tuple(v.lane for v in chosen))
@@ -175,7 +178,8 @@ def _towards_sound(
     if costs.full.lane_s > 0:
         spare_s = _spare_s(first, sorted(leading, key=slack_s), slack_s, costs)
         seats = min(seats, max(0, int(spare_s / first.fulls_left / costs.full.lane_s)))
-    riders = hungry[:seats]
+    calm = playing and _calm(playing, seats + len(ready), costs, now)
+    riders = _near(ready[0].lane, hungry, seats) if calm else hungry[:seats]
     if riders and _ride(riders, ready, playing, costs, now):
         return Plan(tuple(v.lane for v in riders + ready))
     return Plan(tuple(v.lane for v in ready)) if _safe(playing, ready, False, costs, now) else None
@@ -207,6 +211,18 @@ def _company(playing: list[LaneView], costs: Costs, now: float) -> int:
     good_s = min(HAND_GOOD_S, middle.ahead_max_s / 2)
     lack = min(1.0, max(0.0, 1.0 - (middle.dry_at - now) / good_s) / (1.0 - HAND_POOR))
     return best + math.ceil(lack * (everybody - best))
+
+
+def _near(lane: int, views: list[LaneView], size: int) -> list[LaneView]:
+    """So many of these next to that lane: neighbours are stepped in place, scattered lanes copied there and back."""
+    if size >= len(views):
+        return views
+    return sorted(views, key=lambda v: (abs(v.lane - lane), v.lane))[:size]
+
+
+def _calm(playing: list[LaneView], size: int, costs: Costs, now: float) -> bool:
+    """Whether after a step of this size there is time for one of everybody, whoever was in it."""
+    return playing[0].dry_at >= now + costs.full.of(size) + costs.full.of(len(playing))
 
 
 def _safe(playing: list[LaneView], group: list[LaneView], lead: bool, costs: Costs, now: float) -> bool:
