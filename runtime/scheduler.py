@@ -8,7 +8,8 @@ The rule, in order:
    the whole steps, on players who ride along for a lane's cost each. So the device never idles, and it makes little
    difference to a newcomer's wait what was running when it came, or who else did.
 3. When nobody waits, streams run ahead, the least ahead first, up to `ahead_max_s`: the hand they gain is what lets a
-   newcomer have the device to itself. The bound keeps a barge-in from wasting more.
+   newcomer have the device to itself. The bound keeps a barge-in from wasting more; who rides along may be RIDE_S past
+   it, so that there is nearly always somebody to spend slack on.
 
 Run-ahead steps carry the few lanes that make a newcomer's wait for the step that is running shortest, and more of them
 as hands grow poor: a step of many serves each for less. How much more is needed is seen in the hands alone; reckoned
@@ -32,6 +33,8 @@ GRACE = 1.5
 # The part of newcomers that may sound later than is aimed at; how fast the aim moves; what counts as late; how far the
 # aim may go, in times that a newcomer alone takes.
 LATE, AIM_STEP, AIM_TOLERANCE, AIM_MAX = 0.25, 0.015, 1.01, 5.0
+# Whoever rides along with a newcomer may be so much further ahead: no frame costs less.
+RIDE_S = 0.32
 # With so much in the middle hand run-ahead steps carry the best few, with this part of it everybody.
 HAND_GOOD_S, HAND_POOR = 1.0, 0.2
 
@@ -138,7 +141,8 @@ def plan(views: list[LaneView], costs: Costs, now: float, *, wait_s: float = 0.0
     hungry = [v for v in playing if v.dry_at - now <= v.ahead_max_s + 1e-6]
     company = _company(playing, costs, now)
     if waiting:
-        if step := _towards_sound(waiting, playing, hungry, wait_s, costs, now):
+        riders = [v for v in playing if v.dry_at - now <= v.ahead_max_s + RIDE_S]
+        if step := _towards_sound(waiting, playing, riders, wait_s, costs, now):
             return step
         worth = hungry or playing
     else:

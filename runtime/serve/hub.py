@@ -102,6 +102,11 @@ class Stream:
         )  # fmt: skip
 
     @property
+    def made_s(self) -> float:
+        """Seconds of sound so far. A stream that runs ahead holds its lane for less; crowded ones hold it as long."""
+        return self.sent_s + self._queued_s
+
+    @property
     def oldest_s(self) -> float:
         """When the oldest sound that nobody took was made; inf if all is taken."""
         return self._inbox[0][0] if self._inbox else float("inf")
@@ -341,7 +346,8 @@ class Hub:
         del self._streams[stream.sid]
         self._unread[stream.sid] = stream
         stream.over = True
-        self.admission.release(stream.key, self.clock() - stream.opened_at, spoke=stream.sounding)
+        lived_s = max(self.clock() - stream.opened_at, stream.made_s)
+        self.admission.release(stream.key, lived_s, spoke=stream.sounding)
         self.meters.active.set(self.admission.active)
         self.meters.streams.labels(stream.protocol, outcome).inc()
         self._note_empty()
