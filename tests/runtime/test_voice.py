@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from runtime import checkpoint
+from runtime.bench.arrivals import PROMPTS
 from runtime.config import ModelSettings
 from runtime.engine import SpeechEngine
 from runtime.port import LaneState, StreamSpec
@@ -95,3 +96,17 @@ def test_a_recogniser_understands_it(engine: SpeechEngine) -> None:
     lines = json.loads(evaluate.HELD_OUT.read_text())
     figures = evaluate.word_errors(lambda text: evaluate.say(engine, text)[0], lines, evaluate.Recogniser())
     assert figures["wer"] <= WER_MAX
+
+
+def test_long_speech_stays_as_loud_as_it_began_and_ends_without_noise(engine: SpeechEngine) -> None:
+    """Half a minute in one stream: each fifth's voiced sound is about as loud as all, and the last 20 ms are quiet."""
+    pcm, _ = evaluate.say(engine, " ".join(PROMPTS[:7]))
+    windows = pcm[: len(pcm) // 480 * 480].reshape(-1, 480)
+    loudness = np.sqrt(np.mean(windows**2, axis=1))
+    whole = typical(loudness)
+    assert len(pcm) > 20 * 24_000 and all(0.7 <= typical(part) / whole <= 1.4 for part in np.array_split(loudness, 5))
+    assert loudness[-1] < 0.3 * whole
+
+
+def typical(loudness: np.ndarray) -> float:
+    return float(np.median(loudness[loudness > 0.01]))
