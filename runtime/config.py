@@ -173,7 +173,8 @@ class ServeSettings:
     reserve: int = setting(0, "streams kept free for priorities above batch", unit="streams", low=0, high=512)
     trim_silence: bool = setting(True, "cut the silence before a stream's first sound, all but 20 ms")
     ahead_s: float = setting(
-        4.0, "how far a WebSocket stream may run ahead of its listener; what a barge-in wastes at most",
+        4.0,
+        "how far a WebSocket stream runs ahead of its listener (0.32 s more beside a newcomer); a barge-in wastes that",
         unit="seconds", low=0.2, high=600,
     )  # fmt: skip
     ahead_http_s: float = setting(
