@@ -9,7 +9,8 @@ steps, and for devices.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,6 +23,10 @@ PACKED_MIN = 128 * 1024
 ROWS_MIN, PACKED_ROWS_MIN = 4, 2
 # Its kernels take up to 16 rows at a time; held to AVX2 on an Intel processor it rounds 7 and 8 of them by themselves.
 TRIED_ROWS = (*range(ROWS_MIN, 17), 33, 64)
+# With AMX, oneDNN shares out more than 32 rows of bfloat16 between kernels that round differently. Tried in turn; a row
+# by itself is the same whatever comes.
+PIECES = (0, 32, 16, 1)
+TRIED_TOGETHER = (1, 2, 3, 5, 8, 13, 16, 17, 24, 31, 32, 33, 37, 48, 64, 65, 100, 200)
 INT8_COLUMNS = 16
 
 
@@ -62,6 +67,8 @@ class PackedMatrix:
 
     values: Tensor  # opaque
     bias: Tensor | None
+    rows_max: int = 0
+    """Of one call: more rows are multiplied in pieces. 0: any number."""
 
     @staticmethod
     def of(weight: Tensor, bias: Tensor | None = None) -> PackedMatrix:
@@ -69,6 +76,19 @@ class PackedMatrix:
         return PackedMatrix(_onednn()._reorder_linear_weight(weight.contiguous(), 16), bias)
 
     def times(self, x: Tensor) -> Tensor:
+        if self.rows_max and x.shape[0] > self.rows_max:
+            return torch.cat([self._piece(piece) for piece in torch.split(x, self.rows_max)])
+        return self._piece(x)
+
+    def is_steady(self, columns: int, dtype: torch.dtype) -> bool:
+        """As `RowMatrix.is_steady`. The last bits of single rows are what differs: all are compared, at many places."""
+        draws = torch.Generator().manual_seed(0)
+        x = torch.randn(TRIED_TOGETHER[-1], columns, generator=draws).to(dtype)
+        whole = self.times(x)
+        order = (torch.randperm(len(x), generator=draws)[:rows] for rows in TRIED_TOGETHER)
+        return all(torch.equal(self.times(x[rows]), whole[rows]) for rows in order)
+
+    def _piece(self, x: Tensor) -> Tensor:
         if x.shape[0] < PACKED_ROWS_MIN:
             return self._times(padded(x, PACKED_ROWS_MIN))[: x.shape[0]]
         return self._times(x)
@@ -141,12 +161,23 @@ def steady(weight: Tensor, bias: Tensor | None = None) -> Matrix:
     if weight.device.type != "cpu":
         raise ValueError("steady forms are for processors")
     if weight.dtype != torch.float32:
-        return PackedMatrix.of(weight, bias) if packs_bfloat16() else RowMatrix.of(weight, bias)
+        if not packs_bfloat16():
+            return RowMatrix.of(weight, bias)
+        return replace(PackedMatrix.of(weight, bias), rows_max=_steady_rows_max(tuple(weight.shape), weight.dtype))
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return RowMatrix.of(weight, bias)
     if weight.numel() < PACKED_MIN and (rows := RowMatrix.of(weight, bias)).is_steady():
         return rows
     return PackedMatrix.of(weight, bias)
+
+
+@cache
+def _steady_rows_max(shape: tuple[int, int], dtype: torch.dtype) -> int:
+    """The largest pieces in which a packed matrix of this shape keeps a row's bits on this machine: seen by trying."""
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(1)) / shape[1] ** 0.5
+    packed = PackedMatrix.of(weight.to(dtype))
+    tried = (rows for rows in PIECES if replace(packed, rows_max=rows).is_steady(shape[1], dtype))
+    return next(tried, PIECES[-1])
 
 
 def packs_bfloat16() -> bool:

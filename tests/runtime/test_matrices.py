@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -90,7 +91,8 @@ def test_every_form_gives_the_product_of_the_plain_matrix(rows: int, shape: tupl
     weight, bias = torch.randn(shape, generator=draws), torch.randn(shape[0], generator=draws)
     x = torch.randn(rows, shape[1], generator=draws)
     exact = (x.double() @ weight.double().t() + bias).float()
-    for form in (RowMatrix.of(weight, bias), PackedMatrix.of(weight, bias)):
+    packed = PackedMatrix.of(weight, bias)
+    for form in (RowMatrix.of(weight, bias), packed, replace(packed, rows_max=1), replace(packed, rows_max=2)):
         torch.testing.assert_close(form.times(x), exact, rtol=1e-5, atol=1e-4)
 
 
