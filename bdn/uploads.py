@@ -1,6 +1,7 @@
 """Owns this node's upload slots: a cap, a bounded queue in order of priority, and who was given what.
 
-Above the cap an asker is named other holders, so that one popular chunk spreads as a tree from node to node.
+Above the cap an asker is named other holders, so that one popular chunk spreads as a tree from node to node. Where a
+turn is long in coming, because this node's link is slow, the turns are for what nobody else has.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from bdn.ports import Ask
 
 HOLDERS_NAMED = 8  # In one answer: enough to spread over, small on the wire.
 CHUNKS_REMEMBERED = 1 << 16  # Whom a chunk was given to is advice, so the oldest may be forgotten.
+LONG_S = 0.1  # Waited for a slot: several times what a chunk takes on its way out of a node as fast as the others.
+SENT_ON_MAX = 2  # Times that one asker is sent on for one chunk: who comes back again has found nobody to ask there.
+SENT_ON_REMEMBERED = 1 << 13
 BUSY_S = 0.05  # When to come back: about what 8 MiB take on a busy 10 Gbit/s link.
 BUSY_S_MAX = 5.0  # An asker comes back then, whatever it was told: nothing here stays busy for an hour.
 
@@ -45,6 +49,8 @@ class Uploads:
         self._queue: list[tuple[int, int, asyncio.Future[None]]] = []
         self._seq = 0
         self._given: dict[Digest, deque[str]] = {}
+        self._sent_on: dict[tuple[Digest, str], int] = {}
+        """How often an asker was sent to others for a chunk after a long wait, since it was last given that."""
 
     @property
     def load(self) -> int:
@@ -56,16 +62,39 @@ class Uploads:
         return tuple(n for n in self._given.get(digest, ()) if n != asker)
 
     async def lease(self, digest: Digest, ask: Ask) -> UploadLease:
-        """A slot for one chunk that is here. Raises Busy, naming other holders, above the cap."""
+        """A slot for one chunk that is here. Raises Busy, naming other holders, above the cap.
+
+        Also after a long wait, where others were given the chunk meanwhile: all who come for a new chunk wait together,
+        and a slow node would send it to each, one after the other, before it sent the next one to anybody.
+        """
         if self.active >= self._slots:
             others = self.holders(digest, ask.asker)
             if len(self._queue) >= (self._slots if others else self._queue_max):
                 raise Busy(self._me, holders=others, retry_after_s=BUSY_S)
+            came = self._now()
             await self._turn(ask.priority)
+            if self._now() - came > LONG_S and self._sent_on.get((digest, ask.asker), 0) < SENT_ON_MAX:
+                self._send_on(digest, ask.asker)
         else:
             self.active += 1
+        self._sent_on.pop((digest, ask.asker), None)
         self._remember(digest, ask.asker)
         return UploadLease(self._release)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _send_on(self, digest: Digest, asker: str) -> None:
+        """Where others were given the chunk: give the turn to the next one and raise Busy."""
+        others = self.holders(digest, asker)
+        if others:
+            times = self._sent_on.pop((digest, asker), 0)
+            if len(self._sent_on) >= SENT_ON_REMEMBERED:
+                del self._sent_on[next(iter(self._sent_on))]
+            self._sent_on[(digest, asker)] = times + 1
+            self._release(0)
+            raise Busy(self._me, holders=others, retry_after_s=BUSY_S)
 
     def close(self) -> None:
         """Nobody gets a turn any more."""
