@@ -5,17 +5,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import os
 from pathlib import Path
 
 from bdn.cli.verb import Call
 from bdn.config import MirrorSettings, OriginSettings, need_origin
+from bdn.digest import Digest
 from bdn.errors import Usage
 from bdn.mirror import MirrorPlan, MirrorProgress, MirrorResult, mirror
-from bdn.origins.open import open_writer
+from bdn.origins.directory import TAGS_INDEX
+from bdn.origins.layout import chunk_key, document_key, tag_key
+from bdn.origins.open import directory_of, open_writer
+from bdn.ports import Upstream
 from bdn.reference import DEFAULT_TAG, check_tag
 from bdn.sizes import size_text
 from bdn.specs import ModelSpec, make_spec, read_specs
 from bdn.upstreams import open_upstream
+from bdn.upstreams.directory import DirectoryUpstream
+from bdn.upstreams.patterns import takes
 
 EXAMPLES = """
 bdn mirror ./checkpoint --origin ./origin --name voice --tag prod
@@ -24,6 +31,7 @@ bdn mirror -f manifests/models.yaml --origin s3://weights/prod
 bdn mirror hf://kyutai/tts-1.6b-en_fr --origin s3://weights/prod --verify      # repairs what was damaged there
 """
 GROUPS = (OriginSettings, MirrorSettings)
+ANY = Digest.of(b"")  # Stands for all whose names are digests.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +83,7 @@ async def _one(call: Call, spec: ModelSpec) -> MirrorResult:
     settings, where = call.settings(MirrorSettings), need_origin(call.settings(OriginSettings))
     upstream = open_upstream(spec.source, revision=spec.revision, settings=settings)
     try:
+        _check_apart(upstream, where.origin, spec)
         writer = open_writer(where.origin, endpoint=where.endpoint, region=where.region)
         try:
             plan = MirrorPlan(
@@ -93,6 +102,17 @@ async def _one(call: Call, spec: ModelSpec) -> MirrorResult:
             await writer.close()
     finally:
         await upstream.close()
+
+
+def _check_apart(upstream: Upstream, origin: str, spec: ModelSpec) -> None:
+    """Raises Usage where the next mirror would take the origin's own objects for files of the model."""
+    place = directory_of(origin)
+    inside = upstream.within(place) if isinstance(upstream, DirectoryUpstream) and place is not None else None
+    if inside is None:
+        return
+    kinds = (TAGS_INDEX, tag_key(spec.name, spec.tag), chunk_key(ANY), document_key(ANY))
+    if any(takes(os.path.normpath(f"{inside}/{key}"), spec.allow, spec.ignore) for key in kinds):
+        raise Usage(f"the origin {origin} lies in what is mirrored, {spec.source}", hint="name an origin beside it")
 
 
 def _facts(spec: ModelSpec, result: MirrorResult) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -47,6 +48,12 @@ def open_writer(url: str, *, endpoint: str = "", region: str = "") -> OriginWrit
     if scheme in ("http", "https"):
         raise Invalid("an HTTP origin can only be read", where=url, hint="mirror into what is behind it")
     raise Invalid(f"unknown kind of origin: {scheme}://", hint=HINT)
+
+
+def directory_of(url: str) -> Path | None:
+    """Where an origin lies that is a directory of this machine."""
+    scheme, rest = _split(url)
+    return Path(rest) if scheme == "file" else None
 
 
 def _split(url: str) -> tuple[str, str]:

@@ -26,6 +26,11 @@ class DirectoryUpstream:
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    def within(self, other: Path) -> str | None:
+        """The path of another directory below this one, `.` for itself; None for one that lies elsewhere."""
+        other, root = other.resolve(), self._root.resolve()
+        return str(other.relative_to(root)) if other.is_relative_to(root) else None
+
     async def listing(self) -> Listing:
         """The revision is empty and the source is the directory's name alone: both enter the manifest's digest,
         and the same files mirrored from elsewhere must have the same name."""

@@ -33,6 +33,11 @@ def chosen(listing: Listing, allow: Sequence[str], ignore: Sequence[str]) -> tup
     return tuple(f for f in listing.files if f.path in kept)
 
 
+def takes(path: str, allow: Sequence[str], ignore: Sequence[str]) -> bool:
+    """Whether a file of that path would be taken, once it is there."""
+    return (not allow or bool(_union(allow, [path]))) and not _union(ignore, [path])
+
+
 def _union(patterns: Sequence[str], paths: Iterable[str]) -> set[str]:
     spec = GitIgnoreSpec.from_lines(patterns)
     return {p for p in paths if spec.match_file(p)}

@@ -65,6 +65,26 @@ def test_a_bucket_s_name_that_no_s3_has_is_told_at_once(tmp_path: Path, origin: 
         assert (code, line) == (1, f"not an S3 origin: 's3://b/p': {RULE}")
 
 
+def test_an_origin_within_its_own_source_is_refused_unless_its_objects_are_left_out(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """Each mirror would take what the last one stored for files of the model."""
+    voice = tmp_path / "voice"
+    voice.mkdir()
+    (voice / "a.bin").write_bytes(b"1234")
+    for place in (voice, voice / "o"):
+        code, line = fails(capsys, "mirror", str(voice), "--origin", str(place))
+        said = f"the origin {place} lies in what is mirrored, {voice}: name an origin beside it"
+        assert (code, line) == (2, said)
+    assert [p.name for p in voice.iterdir()] == ["a.bin"]
+    digests = set()
+    for _ in range(2):
+        assert cli.main(["mirror", str(voice), "--origin", str(voice / "o"), "--allow", "*.bin", "--quiet"]) == 0
+        digests.add(capsys.readouterr().out)
+    assert len(digests) == 1
+    assert cli.main(["mirror", str(voice), "--origin", str(tmp_path / "voice-origin"), "--quiet"]) == 0
+
+
 def test_a_directory_whose_name_is_none_is_told_which_would_do(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "My Model").mkdir()
     code, line = fails(capsys, "mirror", str(tmp_path / "My Model"), "--origin", str(tmp_path / "o"))
