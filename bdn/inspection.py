@@ -6,6 +6,7 @@ import errno
 import fcntl
 import glob
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -86,7 +87,8 @@ def lay_out(manifest: Manifest, source: Path, target: Path) -> None:
     would change the store's verified bytes behind its back.
     """
     _sweep(target)
-    building = target.parent / f".{target.name}.bdn-{os.getpid()}"
+    # Drawn as well: two containers that share a disk have the same process ids.
+    building = target.parent / f".{target.name}.bdn-{os.getpid()}-{secrets.token_hex(4)}"
     building.mkdir(parents=True)
     lock = os.open(building, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

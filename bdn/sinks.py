@@ -117,7 +117,10 @@ def write_at(fd: int, piece: memoryview | bytes, offset: int, path: str) -> None
 
 def disk_error(why: OSError, path: str, need_bytes: int) -> Invalid | Corrupt:
     if why.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(path, need_bytes, free_bytes(os.path.dirname(path)))
+        place = os.path.dirname(os.path.abspath(path))
+        while not os.path.exists(place):  # What could not be made is often the directory itself.
+            place = os.path.dirname(place)
+        return DiskFull(path, need_bytes, free_bytes(place))
     if why.errno == errno.EIO:
         return Corrupt(f"the disk failed: {why.strerror}", where=path, hint="check the device (dmesg, smartctl)")
     return Invalid(f"cannot write: {why.strerror}", where=path, hint="check the directory's owner and mount")

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import fcntl
 import os
-import threading
+import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
@@ -26,12 +26,13 @@ from bdn.origins.layout import (
     write_pointer,
 )
 from bdn.ports import Sink, TagEntry
-from bdn.sinks import disk_error, open_direct
+from bdn.sinks import disk_error
 
 READ_PIECE_BYTES = 256 << 10
 FETCH_PIECE_BYTES = 1 << 20  # A turn of a thread each: smaller pieces cost more in turns than in reading.
 DIRECT_BYTES_MIN = 1 << 20
 PAGE = 4096
+TAGS_LOCK = "tags.lock"
 TAGS_INDEX = "tags.json"  # What a static server cannot list for itself.
 
 
@@ -94,10 +95,10 @@ class DirectoryWriter:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
-        self._count = 0
-        self._counting = threading.Lock()
+        self._partial = self.root / ".partial"
         try:
-            (self.root / ".partial").mkdir(parents=True, exist_ok=True)
+            self._partial.mkdir(parents=True, exist_ok=True)
+            _sweep(self._partial)
         except OSError as why:
             raise Invalid(f"cannot write there: {why.strerror}", where=str(self.root)) from why
 
@@ -135,12 +136,12 @@ class DirectoryWriter:
         await asyncio.to_thread(self._move_tag, name, tag, manifest, expect)
 
     def _move_tag(self, name: str, tag: str, manifest: Digest, expect: Digest | None) -> None:
-        with _locked(self.root / ".partial" / "tags.lock"):
+        with _locked(self._partial / TAGS_LOCK):
             try:
                 now: Digest | None = _read_tag(self.root, name, tag)
             except (Missing, Corrupt):  # A damaged tag points to nothing, and this is how it is repaired.
                 now = None
-            if now != expect:
+            if now not in (expect, manifest):  # Another mirror of the same model has had the same to say.
                 raise Invalid(
                     f"{name}:{tag} was moved by another writer, to {now.short if now else 'nothing'}",
                     where=str(self.root),
@@ -170,23 +171,26 @@ class DirectoryWriter:
         pass
 
     def _write(self, key: str, body: bytes | memoryview) -> None:
-        """Whole or not at all, also after a power cut: an object is trusted by its name and length from then on."""
-        with self._counting:
-            self._count += 1
-            temporary = self.root / ".partial" / f"{os.getpid()}-{self._count}"
-        target = self.root / key
+        """Whole or not at all, also after a power cut: an object is trusted by its name and length from then on.
+
+        The temporary name is drawn, not counted: two containers that share an origin have the same process ids, and
+        one would publish what the other writes.
+        """
+        temporary, target = self._partial / secrets.token_hex(16), self.root / key
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
+                with contextlib.suppress(OSError):  # Without locks nothing is swept, and nothing is lost.
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 view = memoryview(body)
-                at = _write_pages(temporary, view) if len(view) >= DIRECT_BYTES_MIN else 0
+                at = _write_pages(fd, view) if len(view) >= DIRECT_BYTES_MIN else 0
                 while at < len(view):
                     at += os.pwrite(fd, view[at : at + (1 << 20)], at)
                 os.fsync(fd)
+                os.replace(temporary, target)
             finally:
                 os.close(fd)
-            os.replace(temporary, target)
         except OSError as why:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -194,16 +198,27 @@ class DirectoryWriter:
             raise failed if isinstance(failed, DiskFull) else Invalid(failed.what, where=str(target)) from why
 
 
-def _write_pages(path: Path, view: memoryview) -> int:
+def _sweep(partial: Path) -> None:
+    """Removes what killed mirrors left. Who still writes holds a lock until its object is in place; an empty one may
+    have been made this moment and is not locked yet."""
+    for path in partial.iterdir():
+        if path.name == TAGS_LOCK:
+            continue
+        with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+
+
+def _write_pages(fd: int, view: memoryview) -> int:
     """The whole pages of `view` past the page cache: how many bytes were written so, 0 where the file system or where
     the memory lies does not allow it.
 
     Through it a mirror costs twice the CPU, and pushes out as much of what others read as it writes.
     """
-    fd, at, whole = open_direct(str(path)), 0, len(view) // PAGE * PAGE
-    if fd < 0:
-        return 0
+    at, whole = 0, len(view) // PAGE * PAGE
     try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
         while at < whole:
             at += os.pwrite(fd, view[at:whole], at)
     except OSError as why:
@@ -211,13 +226,13 @@ def _write_pages(path: Path, view: memoryview) -> int:
             raise
         return 0
     finally:
-        os.close(fd)
+        fcntl.fcntl(fd, fcntl.F_SETFL, 0)
     return at
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

@@ -29,3 +29,9 @@ def test_whatever_the_disk_says_in_the_middle_of_a_pull_comes_with_a_next_step(
 ) -> None:
     error = disk_error(OSError(number, "as the kernel words it"), str(tmp_path / "file"), 0)
     assert said in str(error) and error.hint and str(error).endswith(error.hint) and "0 B needed" not in str(error)
+
+
+def test_a_full_disk_is_told_where_even_the_directory_could_not_be_made(tmp_path: Path) -> None:
+    error = disk_error(OSError(errno.ENOSPC, "no"), str(tmp_path / "not" / "there" / "file"), 5)
+    assert "not enough space" in str(error)
+    assert "not enough space" in str(disk_error(OSError(errno.ENOSPC, "no"), "file", 5))

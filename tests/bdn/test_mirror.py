@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import json
 import random
+import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -345,3 +348,45 @@ def test_a_killed_mirror_is_resumed_by_asking_the_origin(tmp_path: Path) -> None
     again = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     assert again["chunks_total"] == 400 and 20 <= again["chunks_reused"] < 400
     assert again["bytes_uploaded"] == (400 - again["chunks_reused"]) << 20
+
+
+def test_writers_with_the_same_process_id_write_beside_one_another(tmp_path: Path) -> None:
+    """As those of two containers that share an origin: one published what the other was writing."""
+
+    async def work() -> None:
+        writers = [DirectoryWriter(tmp_path), DirectoryWriter(tmp_path)]
+        bodies = [random.Random(i).randbytes((1 << 20) + 5) for i in range(60)]
+        chunks = [Chunk(Digest.of(body), len(body)) for body in bodies]
+        puts = (writers[i % 2].put(c, body) for i, (c, body) in enumerate(zip(chunks, bodies, strict=True)))
+        await asyncio.gather(*puts)
+        assert await writers[0].held(chunks) == {c.digest for c in chunks}
+        assert not list((tmp_path / ".partial").iterdir())
+
+    asyncio.run(work())
+
+
+def test_what_a_killed_mirror_was_writing_is_swept_and_what_another_is_writing_is_not(tmp_path: Path) -> None:
+    partial = tmp_path / ".partial"
+    partial.mkdir()
+    for name in ("dead", "busy", "new", "tags.lock"):
+        (partial / name).write_bytes(b"" if name == "new" else b"half")
+    with (partial / "busy").open("r+b") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        DirectoryWriter(tmp_path)
+        assert {p.name for p in partial.iterdir()} == {"busy", "new", "tags.lock"}
+
+
+def test_a_write_that_fails_leaves_nothing_half_written(tmp_path: Path) -> None:
+    body = random.Random(3).randbytes(3 << 20)
+    chunk = Chunk(Digest.of(body), len(body))
+    writer = DirectoryWriter(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, before[1]))
+    try:
+        with pytest.raises(Invalid, match="cannot write"):
+            asyncio.run(writer.put(chunk, body))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]

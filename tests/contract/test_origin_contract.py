@@ -170,6 +170,18 @@ def test_a_tag_moves_only_from_where_it_was_expected(origin: Open) -> None:
     asyncio.run(work())
 
 
+def test_a_tag_that_is_where_it_should_go_is_no_conflict(origin: Open) -> None:
+    """Two mirrors of one model, at once: whoever came second was told that another writer had moved the tag."""
+
+    async def work() -> None:
+        async with origin() as (writer, reader):
+            for _ in range(2):
+                await writer.move_tag("org/model", "latest", OTHER, expect=None)
+            assert await reader.read_tag("org/model", "latest") == OTHER
+
+    asyncio.run(work())
+
+
 def test_of_many_writers_one_moves_the_tag(origin: Open) -> None:
     async def work() -> None:
         async with origin() as (writer, reader):
