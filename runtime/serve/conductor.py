@@ -172,6 +172,7 @@ class Conductor:
             case Close():
                 self._leave(seat)
             case Hold(on=on):
+                self._forgive(seat, self._clock())
                 seat.held = on
             case _:
                 raise AssertionError(command)
@@ -213,11 +214,16 @@ class Conductor:
             self._send(seat, out)
             out.append(Paused(seat.sid))
             self._settle(seat, seat.state, out)
-        if (seat.starved or seat.held) and not starved and not now <= seat.dry_at < math.inf:
-            seat.dry_at = math.inf
-            if seat.starved:
+        if not starved:
+            self._forgive(seat, now)
+            if seat.starved and seat.dry_at == math.inf:
                 seat.waiting_since, seat.awaited = seat.asked_at, True
         seat.starved = starved
+
+    def _forgive(self, seat: _Seat, now: float) -> None:
+        """Whose text ran dry or who does not read is not short of sound by our fault: nothing plays there then."""
+        if (seat.starved or seat.held) and seat.dry_at < now:
+            seat.dry_at = math.inf
 
     @property
     def _calm_s(self) -> float:
@@ -347,6 +353,7 @@ class Conductor:
             out.append(Flushed(seat.sid, mark))
 
     def _finish(self, seat: _Seat, out: list[Happening]) -> None:
+        self._forgive(seat, self._clock())
         if seat.trimmer:
             self._hear(seat, seat.trimmer.finish(), self._clock(), out)
         if seat.heard:

@@ -116,6 +116,35 @@ def test_a_pause_of_the_text_is_no_underrun() -> None:
     assert all(s.late_s == 0 for s in stage.of(1, Sound)) and stage.conductor.tally.underruns == 0
 
 
+def test_the_end_of_a_stream_that_had_said_all_is_no_underrun() -> None:
+    """Its last few samples come long after its listener ran dry, as its text did."""
+    stage = Stage()
+    stage.say(1, "one two three four five", end=False)
+    stage.tell(Flush(1, 7))
+    stage.run(30)
+    assert stage.of(1, Flushed) and not stage.of(1, Finished)
+    stage.tell(End(1))
+    stage.run(1)
+    assert stage.of(1, Finished)
+    assert all(s.late_s == 0 for s in stage.of(1, Sound)) and stage.conductor.tally.underruns == 0
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_reader_who_lets_its_sound_lie_is_no_underrun(others: int) -> None:
+    """Also where nobody else keeps the device turning meanwhile."""
+    stage = Stage()
+    stage.say(1, " ".join(["word"] * 60))
+    for sid in range(2, 2 + others):
+        stage.say(sid, " ".join(["word"] * 600))
+    stage.run(1)
+    stage.tell(Hold(1, True))
+    stage.run(30)
+    stage.tell(Hold(1, False))
+    stage.run(10)
+    assert stage.of(1, Finished)
+    assert all(s.late_s == 0 for s in stage.of(1, Sound)) and stage.conductor.tally.underruns == 0
+
+
 def test_a_flush_is_answered_after_the_sound_of_every_word_before_it() -> None:
     stage = Stage()
     stage.say(1, "one two", end=False)
