@@ -37,6 +37,8 @@ LATE, AIM_STEP, AIM_TOLERANCE, AIM_MAX = 0.25, 0.015, 1.01, 5.0
 RIDE_S = 0.32
 # With so much in the middle hand run-ahead steps carry the best few, with this part of it everybody.
 HAND_GOOD_S, HAND_POOR = 1.0, 0.2
+# So much before its moment a step may come: a wait for exactly that moment ends in a step, not in another wait.
+TOLERANCE_S = 1e-6
 
 
 class Next(Enum):
@@ -137,8 +139,7 @@ def plan(views: list[LaneView], costs: Costs, now: float, *, wait_s: float = 0.0
     """
     playing = sorted((v for v in views if v.dry_at < math.inf), key=lambda v: (v.dry_at, -v.priority, v.lane))
     waiting = [v for v in views if v.dry_at == math.inf]
-    # The tolerance makes a wait for exactly this moment end in a step, not in another wait.
-    hungry = [v for v in playing if v.dry_at - now <= v.ahead_max_s + 1e-6]
+    hungry = [v for v in playing if v.dry_at - v.ahead_max_s <= now + TOLERANCE_S]
     company = _company(playing, costs, now)
     if waiting:
         riders = [v for v in playing if v.dry_at - now <= v.ahead_max_s + RIDE_S]
@@ -146,7 +147,7 @@ def plan(views: list[LaneView], costs: Costs, now: float, *, wait_s: float = 0.0
             return step
         worth = hungry or playing
     else:
-        worth = hungry if len(hungry) >= company or any(v.dry_at - now <= v.ahead_max_s / 2 for v in hungry[:1]) else []
+        worth = hungry if _next_worth(playing, company) <= now + TOLERANCE_S else []
     if not worth:
         return Plan((), wake_at=max(now, _next_worth(playing, company)))
     riders = [v for v in waiting if v.next is Next.FULL]
@@ -199,7 +200,10 @@ def _spare_s(first: LaneView, leading: list[LaneView], slack_s: Callable[[LaneVi
 
 
 def _next_worth(playing: list[LaneView], company: int) -> float:
-    """When enough players may run ahead to make a step of `company`, or the first has used up half of its hand."""
+    """When enough players may run ahead to make a step of `company`, or one has used up half of its hand.
+
+    A step that is not taken before this is taken at it: asked here only, since a second answer made the device spin.
+    """
     if not playing:
         return math.inf
     may = sorted(v.dry_at - v.ahead_max_s for v in playing)

@@ -29,6 +29,35 @@ def test_with_nothing_to_do_it_waits_for_something_to_happen() -> None:
     assert plan([], CPU, 5.0).wake_at == math.inf
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_plan_without_a_step_names_a_later_moment_and_that_one_ends_in_a_step(seed: int) -> None:
+    """Whatever mixture of hands and bounds: calls over HTTP may run ahead further than those over sockets."""
+    rng = random.Random(seed)
+    waits = 0
+    for _ in range(200):
+        costs = rng.choice([Costs(StepCost(0.004, 0.0008), CPU.lead), CPU, GPU])
+        now = rng.uniform(0.0, 1e6)
+        bounds = [rng.choice([0.2, 4.0, 30.0]) for _ in range(rng.randint(1, 8))]
+        views = [playing(n, now + bound * rng.uniform(0.3, 1.1), bound) for n, bound in enumerate(bounds)]
+        p = plan(views, costs, now)
+        if not p.lanes:
+            waits += 1
+            assert p.wake_at > now, f"seed {seed}"
+            # The hand that makes company grow may have fallen by then; half of somebody's hand is the last moment.
+            while not plan(views, costs, p.wake_at).lanes:
+                later = plan(views, costs, p.wake_at)
+                assert later.wake_at > p.wake_at, f"seed {seed}"
+                p = later
+    assert waits
+
+
+def test_who_may_run_furthest_ahead_does_not_keep_the_device_awake_without_a_step() -> None:
+    """Half of a long hand used up, and somebody before it in line who has most of a short one."""
+    cheap = Costs(full=StepCost(0.004, 0.0008), lead=CPU.lead)
+    views = [playing(0, 1003.9), playing(1, 1010.0, 30.0), *(playing(n, 1016.0, 15.0) for n in range(2, 6))]
+    assert plan(views, cheap, 1000.0).lanes
+
+
 def test_a_newcomer_leads_while_everybody_has_a_hand() -> None:
     p = plan([playing(0, 10.5), new(1)], CPU, 10.0)
     assert p.lanes == (1,) and p.lead
