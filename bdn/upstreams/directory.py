@@ -18,6 +18,7 @@ from bdn.ports import Listing, UpstreamFile
 
 _PIECE_BYTES = 4 << 20  # A turn of a thread each, and past the page cache nothing is read ahead.
 _DIRECT_BYTES_MIN = 8 << 20
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # What was a file and now is none, a link or a socket.
 
 
 class DirectoryUpstream:
@@ -41,7 +42,9 @@ class DirectoryUpstream:
             if not stat.S_ISDIR(os.stat(self._root).st_mode):
                 raise Invalid(f"{self._root} is not a directory", hint="name the directory that holds the model")
             files = tuple(sorted(self._walk(""), key=lambda f: f.path))
-        except FileNotFoundError:
+        except FileNotFoundError as why:
+            if self._root.exists():
+                raise _changed(why.filename, "listed") from None
             raise Invalid(
                 f"there is no directory {self._root}", hint="a source is a directory, hf://, s3:// or https://"
             ) from None
@@ -73,9 +76,13 @@ class DirectoryUpstream:
             # What has become a pipe since it was listed must not be waited for.
             descriptor = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as why:
+            if why.errno in _GONE:
+                raise _changed(path) from None
             raise Invalid(f"cannot read {path}: {why.strerror}", hint="check its owner and mode") from None
         at = offset
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise _changed(path)
             before = _state(descriptor)
             if file.size >= _DIRECT_BYTES_MIN and _cold(descriptor, file.size):
                 with contextlib.suppress(OSError):  # Where the file system has no such thing.
@@ -85,7 +92,7 @@ class DirectoryUpstream:
                 count = min(count, file.size - at)  # Of one that grew, or of its last page.
                 at += count
                 if not count or before[0] != file.size or (at == file.size and _state(descriptor) != before):
-                    raise Corrupt(f"{path} changed while it was read", hint="mirror it again when it rests")
+                    raise _changed(path)
                 yield view[:count]
         except OSError as why:
             raise Invalid(f"cannot read {path}: {why.strerror}") from None
@@ -94,6 +101,10 @@ class DirectoryUpstream:
 
     async def close(self) -> None:
         pass
+
+
+def _changed(path: Path | str, when: str = "read") -> Corrupt:
+    return Corrupt(f"{path} changed while it was {when}", hint="mirror it again when it rests")
 
 
 def _read(descriptor: int, view: memoryview, at: int) -> int:

@@ -10,6 +10,7 @@ import mmap
 import os
 import platform
 import random
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from bdn.errors import BdnError, Corrupt, Invalid, SourceDown, Usage
 from bdn.ports import Listing, UpstreamFile
 from bdn.sinks import open_direct
 from bdn.upstreams import open_upstream
+from bdn.upstreams.directory import DirectoryUpstream
 from bdn.upstreams.patterns import chosen
 from tests.hub import Hub, Repository, running, serving
 
@@ -220,18 +222,50 @@ def test_a_large_file_that_is_not_in_memory_is_read_and_stays_out_of_it(tmp_path
         assert cached_pages(tmp_path / "a") <= 1  # The part of a page at its end.
 
 
-def test_what_became_a_pipe_since_it_was_listed_is_not_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"1234")
+def listen(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    "put", [None, os.mkfifo, os.mkdir, listen, lambda path: path.symlink_to("/etc/passwd")],
+    ids=["nothing", "pipe", "directory", "socket", "link"],
+)  # fmt: skip
+def test_what_is_no_file_any_more_since_it_was_listed_has_changed_and_is_not_waited_for(
+    tmp_path: Path, put: Callable[[Path], None] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # A socket's address is short.
+    Path("model").mkdir()
+    there = Path("model/a")
+    there.write_bytes(b"1234")
+
+    def becomes() -> None:
+        there.unlink()
+        if put is not None:
+            put(there)
 
     async def work() -> None:
-        upstream = open_upstream(str(tmp_path), settings=MirrorSettings())
+        upstream = open_upstream("model", settings=MirrorSettings())
         [file] = (await upstream.listing()).files
-        (tmp_path / "a").unlink()
-        os.mkfifo(tmp_path / "a")
-        with pytest.raises((Corrupt, Invalid)):
+        becomes()
+        with pytest.raises(Corrupt, match="model/a changed while it was read"):
             await asyncio.wait_for(anext(aiter(upstream.read(file))), 20)
 
     asyncio.run(work())
+
+
+def test_a_file_that_goes_away_while_its_directory_is_listed_is_named(tmp_path: Path) -> None:
+    class Vanishing(DirectoryUpstream):
+        def _walk(self, below: str) -> Iterator[UpstreamFile]:
+            for file in super()._walk(below):
+                for path in tmp_path.iterdir():
+                    path.unlink()
+                yield file
+
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"1234")
+    with pytest.raises(Corrupt, match=r"/[ab] changed while it was listed"):
+        asyncio.run(Vanishing(tmp_path).listing())
 
 
 def test_an_unreadable_file_is_named_before_anything_is_read(tmp_path: Path) -> None:
