@@ -1,11 +1,10 @@
 """Owns the memory that chunks pass through when they are not to pass through the page cache.
 
 Blocks: one is filled from the socket, hashed while hot, and written with O_DIRECT from the same memory; `blocks` says
-which is filled next. Private blocks lie in huge pages (0.48 core-s/GB, against 0.58 in a memfd's small ones, each of
-which is pinned for every write). The chunks that others will come for, those that this node owns, go through shared
-blocks instead, those of a memfd: there they stay, verified, until the memory is needed, and are served by sendfile;
-their files are cold. Eight nodes at once: 0.83 core-s per node-GB and 1.16 x the origin's time for one copy, against
-0.90 and 1.39 when nothing is kept.
+which is filled next. Private blocks lie in huge pages: a memfd's small ones, each of which is pinned for every write,
+make a pull a fifth dearer. The chunks that others will come for, those that this node owns, go through shared blocks
+instead, those of a memfd: there they stay, verified, until the memory is needed, and are served by sendfile; their
+files are cold, and eight nodes that pull at once take a fifth longer where nothing is kept.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The last is still in this core's cache and cheaper to fill, as long as whoever wrote it to the disk shares that cache.
 A virtual disk's thread on a core that does not leaves every line of a block in two caches, and each must be called
-back before it is written again: on such minutes the copy out of the socket costs five times as much (0.07 to 0.35
-core-s/GB). A block that rests for as long as 32 MiB go elsewhere has left those caches. Which of the two holds changes
-by the minute and is nowhere to be read, so it is measured. Decides only: no memory, no clock here.
+back before it is written again: on such minutes the copy out of the socket costs five times as much. A block that rests
+for as long as 32 MiB go elsewhere has left those caches. Which of the two holds changes by the minute and is nowhere to
+be read, so it is measured. Decides only: no memory, no clock here.
 """
 
 from __future__ import annotations

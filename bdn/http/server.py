@@ -1,8 +1,8 @@
 """Owns the sending side: HTTP/1.1 on raw sockets, bodies by os.sendfile, so that no body byte passes through Python.
 
 One engine for two handlers: a node that answers its peers, and a directory that serves as an origin. It decides
-nothing about content; a handler does. Measured against nginx's sendfile at 0.08 core-s/GB: 0.08 to 0.11 here, while
-aiohttp's FileResponse under uvloop (which has no sendfile) costs 0.7 to 0.9.
+nothing about content; a handler does. `benchmarks/bench_serve.py` holds it against nginx's sendfile and aiohttp's
+FileResponse, which has none under uvloop.
 """
 
 from __future__ import annotations
