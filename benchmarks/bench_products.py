@@ -89,7 +89,7 @@ def weights(size: str, layers: int) -> Iterator[Tensor]:
 def held_bytes(form: Form) -> int:
     """Of a form's tensors; what a library adds to fill its blocks is not counted."""
     parts = [getattr(form, name) for name in form.__slots__]
-    return sum(part.numel() * part.element_size() for part in parts if part is not None)
+    return sum(part.numel() * part.element_size() for part in parts if isinstance(part, torch.Tensor))
 
 
 def made(size: str, layers: int, make: Callable[[Tensor], Form]) -> tuple[list[Form], dict[str, float]]:
