@@ -384,6 +384,7 @@ class Resolver:
             return why
         except (Missing, Down, Corrupt) as why:
             flight.reading_origin = False
+            flight.swarm.part.granted.discard(flight.number)  # Before it tries again, it asks who may have it by then.
             self._drop(flight, sink, "origin", why)
             tried.origin_failed(why, self._clock.now(), self.limits, final=not self._origin.there)
             return why

@@ -163,6 +163,9 @@ class Tried:
     def origin_failed(self, why: BdnError, now: float, limits: Limits, *, final: bool = False) -> None:
         """Set when to try the origin again, or that this fetch will not (final: there is none to try)."""
         self.probed = False  # Someone else may have had more luck meanwhile.
+        # And who could not be reached may be back: its standing says when to ask it, and the origin's patience ends it.
+        self.left = {n: failed for n, failed in self.left.items() if not isinstance(failed, Down)}
+        self.retried.clear()
         self.origin_tries += 1
         if self.origin_failed_at is None:
             self.origin_failed_at = now

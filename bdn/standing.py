@@ -59,8 +59,9 @@ class Standing:
             kept = {chunk: until for chunk, until in self._bad.get(name, {}).items() if until > now}
             self._bad[name] = {**kept, why.digest: now + BLAME_S}
         elif isinstance(why, Down | Corrupt):  # Who answers no question of the protocol is as good as down.
-            self._failures[name] += 1
-            self._down[name] = now + backoff_s(DOWN_S, DOWN_S_MAX, self._failures[name])
+            if not self.down(name, now):  # Of all who wait for it when it goes silent, one tells; the others repeat it.
+                self._failures[name] += 1
+                self._down[name] = now + backoff_s(DOWN_S, DOWN_S_MAX, self._failures[name])
         elif isinstance(why, ChunkMissing):
             self._absent[(name, manifest)] = now + ABSENT_S
 

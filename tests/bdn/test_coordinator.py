@@ -257,11 +257,19 @@ def test_a_chunk_that_its_only_holder_lost_is_read_once_more_and_nobody_waits_fo
 
 
 def test_a_node_that_has_been_down_for_months_is_left_alone_for_a_while_more() -> None:
-    standing = Standing()
-    for _ in range(3000):
-        standing.failed("gone", M, SourceDown("gone", "connection refused"), 0.0)
-    assert standing.down("gone", DOWN_S_MAX - 0.1) and not standing.down("gone", DOWN_S_MAX)
+    standing, last = Standing(), 2999 * DOWN_S_MAX
+    for i in range(3000):
+        standing.failed("gone", M, SourceDown("gone", "connection refused"), i * DOWN_S_MAX)
+    assert standing.down("gone", last + DOWN_S_MAX - 0.1) and not standing.down("gone", last + DOWN_S_MAX)
     assert [backoff_s(0.5, 3.0, n) for n in (0, 1, 2, 3, 4, 100_000)] == [0.5, 0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+def test_all_who_wait_for_a_node_that_goes_silent_count_as_one_failure() -> None:
+    """Sixteen chunks were asked of it: it was left alone for 30 s at once, and whoever was back sooner not asked."""
+    standing = Standing()
+    for i in range(16):
+        standing.failed("slow", M, SourceDown("slow", "silent"), i / 100)
+    assert standing.failing("slow") and standing.down("slow", 0.9) and not standing.down("slow", 1.2)
 
 
 def damaged(chance: random.Random, value: Any) -> Any:

@@ -271,6 +271,30 @@ def test_an_origin_that_stays_down_ends_the_pull_with_its_own_error() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("asker", range(1, 4))
+def test_holders_that_come_back_while_the_origin_is_down_are_asked_again(asker: int) -> None:
+    """They stood still for some seconds. A fetch never came back to them, and the pull failed with them all there."""
+
+    async def main() -> None:
+        c = cluster(limits=Limits(origin_patience_s=30.0))
+        names = await all_join(c)
+        await obtain(c, names[0])
+        for holder in names:
+            if holder not in (names[0], names[asker]):
+                await obtain(c, holder)
+        c.origin.failures = [SourceDown("origin", "connection refused")] * 1000
+        c.down.update(n for n in names if n != names[asker])
+        asking = asyncio.ensure_future(obtain(c, names[asker]))
+        await c.clock.sleep(4.0)
+        assert not asking.done()
+        c.down.clear()
+        tier, _ = await asking
+        assert tier is Tier.PEER
+        assert c.clock.now() < 25.0
+
+    run(main())
+
+
 def test_a_person_must_act_on_an_invalid_request_so_nothing_is_retried() -> None:
     async def main() -> None:
         c = cluster()
