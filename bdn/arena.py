@@ -19,8 +19,8 @@ from bdn.aio import Writes
 from bdn.blocks import Blocks
 from bdn.digest import Digest
 from bdn.ports import Span
+from bdn.sinks import PAGE
 
-PAGE = 4096
 HUGE_PAGE = 2 << 20
 BLOCK_BYTES = 1 << 20  # One write: smaller ones cost more each, larger ones fall out of the cache.
 SHARED_BLOCKS = 128  # An agent that pulls stays under 300 MB with all of them touched.

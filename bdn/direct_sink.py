@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bdn.arena import PAGE, Arena
+from bdn.arena import Arena
 from bdn.errors import BdnError
 from bdn.manifest import Chunk
 from bdn.ports import Span
-from bdn.sinks import FileSink, open_direct, write_at
+from bdn.sinks import PAGE, FileSink, open_direct, write_at
 
 HOT_BYTES = 512 << 10  # How much is received before it is hashed: it must still be in the core's own cache then.
 

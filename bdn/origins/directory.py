@@ -26,12 +26,11 @@ from bdn.origins.layout import (
     write_pointer,
 )
 from bdn.ports import Sink, TagEntry
-from bdn.sinks import disk_error
+from bdn.sinks import PAGE, disk_error
 
 READ_PIECE_BYTES = 256 << 10
 FETCH_PIECE_BYTES = 1 << 20  # A turn of a thread each: smaller pieces cost more in turns than in reading.
 DIRECT_BYTES_MIN = 1 << 20
-PAGE = 4096
 TAGS_LOCK = "tags.lock"
 TAGS_INDEX = "tags.json"  # What a static server cannot list for itself.
 
