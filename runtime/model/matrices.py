@@ -8,7 +8,7 @@ steps, and for devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -81,12 +81,8 @@ class PackedMatrix:
         return self._piece(x)
 
     def is_steady(self, columns: int, dtype: torch.dtype) -> bool:
-        """As `RowMatrix.is_steady`. The last bits of single rows are what differs: all are compared, at many places."""
-        draws = torch.Generator().manual_seed(0)
-        x = torch.randn(TRIED_TOGETHER[-1], columns, generator=draws).to(dtype)
-        whole = self.times(x)
-        order = (torch.randperm(len(x), generator=draws)[:rows] for rows in TRIED_TOGETHER)
-        return all(torch.equal(self.times(x[rows]), whole[rows]) for rows in order)
+        """Whether this machine's library gives a row the same bits in every number of rows: seen by trying."""
+        return _keeps_bits(self.times, columns, dtype, TRIED_TOGETHER)
 
     def _piece(self, x: Tensor) -> Tensor:
         if x.shape[0] < PACKED_ROWS_MIN:
@@ -128,17 +124,26 @@ class RowMatrix:
         return torch.addmm(x, y, self.turned)
 
     def is_steady(self) -> bool:
-        """Whether this machine's library gives a row the same bits in every number of rows: seen by trying."""
-        draws = torch.Generator().manual_seed(0)
-        x = torch.randn(TRIED_ROWS[-1], self.turned.shape[0], generator=draws)
-        whole = self._times(x)
-        return all(torch.equal(self._times(x[:rows]), whole[:rows]) for rows in TRIED_ROWS)
+        """As `PackedMatrix.is_steady`."""
+        return _keeps_bits(self._times, self.turned.shape[0], torch.float32, TRIED_ROWS)
 
     def _times(self, x: Tensor) -> Tensor:
         return torch.mm(x, self.turned) if self.bias is None else torch.addmm(self.bias, x, self.turned)
 
 
 Matrix = Tensor | Int8Matrix | PackedMatrix | RowMatrix
+
+
+def _keeps_bits(times: Callable[[Tensor], Tensor], columns: int, dtype: torch.dtype, counts: tuple[int, ...]) -> bool:
+    """Whether a row's product is the same among so many others, the most of them last, wherever it stands.
+
+    The last bits of single rows are what differs: all are compared.
+    """
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(counts[-1], columns, generator=draws).to(dtype)
+    whole = times(x)
+    order = (torch.randperm(len(x), generator=draws)[:count] for count in counts)
+    return all(torch.equal(times(x[rows]), whole[rows]) for rows in order)
 
 
 def padded(x: Tensor, rows: int) -> Tensor:
