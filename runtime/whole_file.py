@@ -29,7 +29,7 @@ def naming(name: str) -> Iterator[None]:
 @contextmanager
 def whole_file(name: str) -> Iterator[IO[bytes]]:
     """The file to write to. If the block raises, what stood under the name before still does."""
-    if os.path.abspath(name).startswith(AS_THEY_ARE) or (os.path.exists(name) and not os.path.isfile(name)):
+    if _is_no_file(name):
         with open(name, "wb") as file:
             yield file
         return
@@ -59,11 +59,16 @@ def check_place(name: str) -> None:
     with naming(name):
         if os.path.isdir(name):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if os.path.abspath(name).startswith(AS_THEY_ARE) or (os.path.exists(name) and not os.path.isfile(name)):
+        if _is_no_file(name):
             return
         target = Path(os.path.realpath(name))
         with tempfile.TemporaryFile(dir=target.parent):
             _mode_of(target)
+
+
+def _is_no_file(name: str) -> bool:
+    """Whether to open it as it is: it has no earlier content to lose, or is not ours to replace."""
+    return os.path.abspath(name).startswith(AS_THEY_ARE) or (os.path.exists(name) and not os.path.isfile(name))
 
 
 def _mode_of(target: Path) -> int | None:
