@@ -18,6 +18,7 @@ from safetensors.torch import save, save_file
 from torch import Tensor
 
 from runtime.errors import CheckpointInvalid
+from runtime.whole_file import beside
 
 # Long enough to be read at the disk's speed, short enough that the second thread is never far behind the first.
 AHEAD_BYTES, AHEAD_THREADS = 8 << 20, 2
@@ -77,7 +78,7 @@ def _in_memory(descriptor: int, size: int) -> bool:
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Writes a file of tensors, whole or not at all: what stood under the name stands there until all is on disk."""
-    partial = path.with_name(f".{path.name[:200]}.{os.getpid()}.partial")
+    partial = beside(path)
     try:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, dict(metadata or {}))
         with open(partial, "rb") as file:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -34,10 +35,10 @@ def whole_file(name: str) -> Iterator[IO[bytes]]:
             yield file
         return
     target = Path(os.path.realpath(name))  # a link stays a link
-    partial = target.with_name(f".{target.name[:200]}.{os.getpid()}.partial")
+    partial = beside(target)
     with naming(name):
         mode = _mode_of(target)
-        file = os.fdopen(os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o666), "wb")
+        file = os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666), "wb")
     try:
         yield file
         with naming(name):
@@ -52,6 +53,11 @@ def whole_file(name: str) -> Iterator[IO[bytes]]:
             file.close()
         partial.unlink(missing_ok=True)
         raise
+
+
+def beside(target: Path) -> Path:
+    """A name to write under until all is there. Drawn: two containers that share a disk have the same process ids."""
+    return target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.partial")
 
 
 def check_place(name: str) -> None:
