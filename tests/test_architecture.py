@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BDN_CORE = [
     "digest", "errors", "manifest", "roster", "ports", "ledger",
     "policy", "standing", "holders", "messages", "assignments", "acquaintances", "coordinator", "sources", "strict",
-    "window", "throttle", "origin_reads", "uploads", "flights", "blame", "questions", "hedge", "resolver", "delivery",
+    "window", "throttle", "origin_reads", "uploads", "flights", "blame", "questions", "hedge", "fetch", "resolver",
+    "delivery",
 ]  # fmt: skip
 CORE_MUST_NOT_IMPORT = {"os", "socket", "time", "random", "threading", "aiohttp"}
 
