@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 
 from bdn.blame import TOPIC, Blame
-from bdn.coordinator import Coordinator, Part
+from bdn.coordinator import Coordinator
 from bdn.digest import Digest
 from bdn.errors import Busy, ChunkMissing
 from bdn.fetch import HOPS_MAX, Fetcher, salt_of
@@ -20,6 +20,7 @@ from bdn.hedge import Inflow, watch
 from bdn.ledger import Ledger
 from bdn.manifest import Chunk, Manifest
 from bdn.origin_reads import OriginReads
+from bdn.part import Part
 from bdn.policy import Limits, OriginUse
 from bdn.ports import Ask, Claims, Clock, Holding, Lease, Membership, Origin, Peers, Store, Tier
 from bdn.questions import Questions
@@ -31,7 +32,8 @@ from bdn.uploads import Uploads
 
 
 class Resolver:
-    """One node's way to chunks, and its answers about them. See `ports.Answerer` for the second half.
+    """One node's way to chunks, and its answers about them. See `ports.Answerer` and `ports.Documents` for the second
+    half.
 
     origin: None where this node may not reach it; its pulls then end with "unavailable" when no peer serves.
     claims: each read of the origin is claimed there first (see `strict`).
@@ -178,6 +180,15 @@ class Resolver:
 
     def probe(self, digests: Sequence[Digest], ask: Ask) -> tuple[Holding, ...]:
         return tuple(self._holding(d, ask) for d in digests)
+
+    def document(self, digest: Digest) -> bytes | None:
+        """See `ports.Documents.document`."""
+        found = (swarm.model.documents_by_digest.get(digest) for swarm in self._swarms.values())
+        return next((body for body in found if body is not None), None)
+
+    def whereabouts(self, manifest: Digest, asker: str) -> tuple[str, ...]:
+        """See `ports.Documents.whereabouts`."""
+        return tuple(n for n in self._coordinator.holders(manifest, asker) if n != self.me)
 
     def missed(self, digest: Digest) -> None:
         """See `ports.Answerer.missed`."""
