@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -204,13 +204,41 @@ class Product:
     """x @ weight.T + bias for x [..., in]: a layer's matrix with its bias, steady or plain."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, is_steady: bool) -> None:
-        self._form = steady(weight, bias) if is_steady else weight
+        self.form = steady(weight, bias) if is_steady else weight
         self._bias = None if is_steady else bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        if isinstance(self._form, Tensor):
-            return F.linear(x, self._form, self._bias)
-        return self._form.times(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+        if isinstance(self.form, Tensor):
+            return F.linear(x, self.form, self._bias)
+        return self.form.times(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+
+
+class Placed:
+    """A steady product that writes where it is told to: for memory that every step uses again."""
+
+    def __init__(self, product: Product) -> None:
+        form = product.form
+        assert isinstance(form, RowMatrix | PackedMatrix), "only steady products are placed"
+        self.bias = form.bias
+        self.ones = 0
+        """Columns of ones that `into` wants behind those of x: a bias that is a row of the matrix costs no pass."""
+        self._form, self._bare = form, replace(form, bias=None)
+        if isinstance(form, RowMatrix) and form.bias is not None:
+            whole = RowMatrix(torch.cat([form.turned, form.bias.unsqueeze(0)]), None)
+            if whole.is_steady():
+                self.ones, self._form = 1, whole
+
+    def into(self, x: Tensor, out: Tensor) -> Callable[[], object]:
+        """The call that writes the product of x [R, in + ones] to out [R, out]; R is at least ROWS_MIN."""
+        if isinstance(self._form, RowMatrix) and self._form.bias is None:
+            return partial(torch.mm, x, self._form.turned, out=out)
+        return lambda: out.copy_(self._form.times(x))
+
+    def onto(self, x: Tensor, out: Tensor) -> Callable[[], object]:
+        """The call that adds the product of x [R, in] without its bias to out [R, out]; R is at least ROWS_MIN."""
+        if isinstance(self._bare, RowMatrix):
+            return partial(torch.addmm, out, x, self._bare.turned, out=out)
+        return lambda: out.add_(self._bare.times(x))
 
 
 def _onednn() -> Any:

@@ -25,6 +25,7 @@ from runtime.model.mimi_encoder import MimiEncoder
 from runtime.model.mimi_transformer import Transformer
 from runtime.model.mimi_weights import checked, code_tables, decoder_names, on_device
 from runtime.model.seanet import decoder_layers, run_layers
+from runtime.model.seanet_pieces import Pieces
 from runtime.model.streamconv import StreamUpsampleDepthwise, TailList
 
 
@@ -32,34 +33,30 @@ from runtime.model.streamconv import StreamUpsampleDepthwise, TailList
 class MimiState:
     """All that the decoder carries: rows of every convolution, the ring of keys and values, each lane's position."""
 
-    tails: list[Tensor]
+    tails: Tensor  # [B, floats]
     ring: Tensor
     offset: Tensor
 
     def reset(self, lanes: Tensor) -> None:
         """Starts the masked lanes anew. The ring is left as it is: no slot is seen before it is written again."""
         self.offset.masked_fill_(lanes, 0)
-        for tail in self.tails:
-            tail.masked_fill_(lanes[:, None, None], 0.0)
+        self.tails.masked_fill_(lanes[:, None], 0.0)
 
     def tensors(self) -> Iterator[Tensor]:
-        yield self.offset
-        yield self.ring
-        yield from self.tails
+        yield from (self.offset, self.ring, self.tails)
 
     def span(self, start: int, stop: int) -> MimiState:
         """Lanes start .. stop - 1, sharing memory with this state."""
-        tails = [tail[start:stop] for tail in self.tails]
-        return MimiState(tails, self.ring[:, :, start:stop], self.offset[start:stop])
+        return MimiState(self.tails[start:stop], self.ring[:, :, start:stop], self.offset[start:stop])
 
     def taken(self, lanes: Tensor) -> MimiState:
         """A copy of some lanes' state."""
-        tails = [tail.index_select(0, lanes) for tail in self.tails]
-        return MimiState(tails, self.ring.index_select(2, lanes), self.offset.index_select(0, lanes))
+        tails, offset = self.tails.index_select(0, lanes), self.offset.index_select(0, lanes)
+        return MimiState(tails, self.ring.index_select(2, lanes), offset)
 
     def put(self, lanes: Tensor, taken: CodecState) -> None:
         """Writes such a copy back."""
-        for dim, old, new in zip((0, 2, *[0] * len(self.tails)), self.tensors(), taken.tensors(), strict=True):
+        for dim, old, new in zip((0, 2, 0), self.tensors(), taken.tensors(), strict=True):
             old.index_copy_(dim, lanes, new)
 
 
@@ -87,6 +84,7 @@ class Mimi:
             w, "decoder", config, slots=config.context, device=device, is_steady=is_steady
         )
         self._layers = decoder_layers(w, config, tails)
+        self._pieces = Pieces(self._layers, config.resample_stride) if is_steady else None
         self._tails = tails
         self._encoder: MimiEncoder | None = None
 
@@ -101,9 +99,12 @@ class Mimi:
         keep = exec_mask[:, None, None]
         rows = F.embedding(codes.clamp(0, self.card - 1) + self._first, self._tables)  # [B, K, codebook_dim]
         both = torch.cat([rows[:, 0], rows[:, 1:].sum(1)], -1)
-        latent = self._up(self._project(both)[:, None], state.tails, keep)
+        tails = self._tails.split(state.tails)
+        latent = self._up(self._project(both)[:, None], tails, keep)
         latent = self._transformer(latent, state.ring, state.offset, exec_mask)
-        return run_layers(self._layers, latent, state.tails, keep)[..., 0]
+        if self._pieces is not None:
+            return self._pieces(latent, state.tails, exec_mask[:, None])
+        return run_layers(self._layers, latent, tails, keep)[..., 0]
 
     def encode(self, pcm: Tensor) -> Tensor:
         """Codes [B, K, T] of pcm [B, samples]; the encoder's weights are read at the first call."""

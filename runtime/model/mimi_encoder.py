@@ -27,7 +27,7 @@ FRAMES_MAX = 8
 class EncoderState:
     """Rows of every convolution, the ring of keys and values, each lane's position."""
 
-    tails: list[Tensor]
+    tails: Tensor  # [B, floats]
     ring: Tensor
     offset: Tensor
 
@@ -60,12 +60,13 @@ class MimiEncoder:
         """Codes [B, K, frames] of 1 .. FRAMES_MAX further frames; lanes outside the mask keep their state."""
         keep = exec_mask[:, None, None]
         begins = (keep & (state.offset == 0)[:, None, None]).expand(-1, 1, 1)
-        latent = run_layers(self._layers, pcm[..., None], state.tails, keep)
+        tails = self._tails.split(state.tails)
+        latent = run_layers(self._layers, pcm[..., None], tails, keep)
         latent = self._transformer(latent, state.ring, state.offset, exec_mask)
         # Before its first step a lane has, to the last convolution, always been what that step is.
-        before = state.tails[self._down.slot]
+        before = tails[self._down.tail.slot]
         before.copy_(torch.where(begins, latent[:, :1], before))
-        return self._codes(self._down(latent, state.tails, keep))
+        return self._codes(self._down(latent, tails, keep))
 
     def encode(self, pcm: Tensor) -> Tensor:
         """Codes [B, K, T] of whole clips [B, samples]; the last frame is filled up with silence."""

@@ -34,22 +34,22 @@ class Residual:
     """ELU, kernel 3 to fewer channels, ELU, kernel 1 back, and the input added."""
 
     def __init__(self, w: Mapping[str, Tensor], name: str, tails: TailList, dilation: int) -> None:
-        self._narrow = _conv(w, f"{name}.block.1", tails, dilation=dilation)
-        self._widen = _conv(w, f"{name}.block.3", tails)
+        self.narrow = _conv(w, f"{name}.block.1", tails, dilation=dilation)
+        self.widen = _conv(w, f"{name}.block.3", tails)
 
     def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
-        hidden = self._narrow(elu(x), tails, keep)
-        return self._widen(elu(hidden), tails, keep).add_(x)
+        hidden = self.narrow(elu(x), tails, keep)
+        return self.widen(elu(hidden), tails, keep).add_(x)
 
 
 class Activated:
     """ELU before a convolution."""
 
-    def __init__(self, layer: Layer) -> None:
-        self._layer = layer
+    def __init__(self, layer: StreamConv | StreamUpsample) -> None:
+        self.layer = layer
 
     def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
-        return self._layer(elu(x), tails, keep)
+        return self.layer(elu(x), tails, keep)
 
 
 def decoder_layers(w: Mapping[str, Tensor], c: MimiConfig, tails: TailList) -> list[Layer]:

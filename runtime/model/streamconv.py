@@ -4,8 +4,8 @@ Everything is channels last, [B, T, C]: a convolution is then one matrix product
 convolution of stride s with kernel 2s is one product over pairs of rows whose result needs no overlap-add, and
 neighbouring layers meet without a transpose. `benchmarks/bench_mimi.py` measures it beside the reference decoder.
 
-State is a list of tails [B, rows, C], one per convolution, owned by the caller and updated in place. `keep` [B, 1, 1]
-(bool) says which lanes move; a lane that does not keeps its tail.
+State is one tensor [B, floats], owned by the caller: each convolution's tail [B, rows, C] is a part of it, updated in
+place. `keep` [B, 1, 1] (bool) says which lanes move; a lane that does not keeps its tail.
 """
 
 from __future__ import annotations
@@ -24,11 +24,20 @@ COLUMNS_MIN = 16
 
 @dataclass(frozen=True)
 class Tail:
-    """Shape of one convolution's carried rows; `slot` is its place in the list of tails."""
+    """Shape of one convolution's carried rows, its place in the list of tails, and where in the state it begins."""
 
     slot: int
     rows: int
     channels: int
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.rows * self.channels
+
+    def of(self, state: Tensor) -> Tensor:
+        """Its rows [B, rows, C] in the state [B, floats] of all convolutions, or of these lanes': the same memory."""
+        return state[:, self.start : self.stop].view(state.shape[0], self.rows, self.channels)
 
 
 class TailList:
@@ -39,11 +48,17 @@ class TailList:
         self.is_steady = is_steady  # of the products of all layers that are built with it
 
     def add(self, rows: int, channels: int) -> Tail:
-        self._tails.append(Tail(len(self._tails), rows, channels))
+        start = self._tails[-1].stop if self._tails else 0
+        self._tails.append(Tail(len(self._tails), rows, channels, start))
         return self._tails[-1]
 
-    def zeros(self, lanes: int, like: Tensor) -> list[Tensor]:
-        return [like.new_zeros(lanes, t.rows, t.channels) for t in self._tails]
+    def zeros(self, lanes: int, like: Tensor) -> Tensor:
+        """The state [B, floats] of all convolutions at the start of a stream."""
+        return like.new_zeros(lanes, self._tails[-1].stop)
+
+    def split(self, state: Tensor) -> list[Tensor]:
+        """Each convolution's rows in it, the same memory."""
+        return [tail.of(state) for tail in self._tails]
 
 
 def joined(x: Tensor, tail: Tail, tails: list[Tensor], keep: Tensor) -> Tensor:
@@ -54,22 +69,46 @@ def joined(x: Tensor, tail: Tail, tails: list[Tensor], keep: Tensor) -> Tensor:
     return whole
 
 
+@dataclass(frozen=True)
+class Windows:
+    """What a convolution's product is given of [B, rows, C]: `count` rows, each of `runs` stretches of `length` floats.
+
+    A row begins `step` floats after the last one, a stretch `apart` floats after the last one of its row.
+    """
+
+    count: int
+    step: int
+    runs: int
+    apart: int
+    length: int
+
+    @property
+    def width(self) -> int:
+        return self.runs * self.length
+
+    def of(self, whole: Tensor) -> Tensor:
+        """[B, count, runs, length] of the rows, the same memory."""
+        return whole.as_strided(
+            (whole.shape[0], self.count, self.runs, self.length), (whole.stride(0), self.step, self.apart, 1)
+        )
+
+
 class StreamConv:
     """Causal convolution, [B, T, C_in] to [B, T / stride, C_out]. T must be a multiple of the stride."""
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None, tails: TailList, *, stride: int = 1, dilation: int = 1
     ) -> None:
-        out, into, self._taps = weight.shape
+        self.channels, self._into, self._taps = weight.shape
         self._span = (self._taps - 1) * dilation + 1  # input steps that an output step lies in
         self._stride, self._dilation = stride, dilation
         self._products = {1: self._product(weight, bias, 1, tails)}
         self._block = 1
-        while stride == 1 and self._block * out < COLUMNS_MIN:
+        while stride == 1 and self._block * self.channels < COLUMNS_MIN:
             self._block *= 2
         if self._block > 1:
             self._products[self._block] = self._product(weight, bias, self._block, tails)
-        self._tail = tails.add(self._span - stride, into)
+        self.tail = tails.add(self._span - stride, self._into)
 
     def _product(self, weight: Tensor, bias: Tensor | None, block: int, tails: TailList) -> Product:
         """From the inputs that `block` neighbouring output steps lie in to those steps."""
@@ -81,25 +120,25 @@ class StreamConv:
         repeated = None if bias is None else bias.repeat(block)
         return Product(matrix.view(block * out, -1), repeated, is_steady=tails.is_steady)
 
-    @property
-    def slot(self) -> int:
-        """Where its rows lie in the list of tails, for a caller that wants other rows than zeros at the start."""
-        return self._tail.slot
+    def parts(self, steps: int) -> tuple[Windows, Product]:
+        """How `steps` new rows are multiplied; the windows lie in the carried rows and these."""
+        made = steps // self._stride
+        block = self._block if made % self._block == 0 else 1
+        runs, apart = (1, 1) if block > 1 or self._dilation == 1 else (self._taps, self._dilation)
+        length = self._span + block - 1 if runs == 1 else 1  # as much of a window as lies together
+        c = self._into
+        return Windows(made // block, self._stride * block * c, runs, apart * c, length * c), self._products[block]
+
+    def steps(self, steps: int) -> int:
+        """How many output steps so many input steps make."""
+        return steps // self._stride
 
     def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
-        if self._tail.rows:
-            x = joined(x, self._tail, tails, keep)
-        lanes, rows, channels = x.shape
-        steps = (rows - self._span) // self._stride + 1
-        block = self._block if steps % self._block == 0 else 1
-        runs, apart = (1, 1) if block > 1 or self._dilation == 1 else (self._taps, self._dilation)
-        run = (self._span + block - 1 if runs == 1 else 1) * channels  # as much of a window as lies together
-        windows = x.as_strided(
-            (lanes, steps // block, runs, run),
-            (x.stride(0), self._stride * block * channels, apart * channels, 1),
-        )
-        flat = windows.reshape(lanes * steps // block, -1)
-        return self._products[block](flat).view(lanes, steps, -1)
+        windows, product = self.parts(x.shape[1])
+        if self.tail.rows:
+            x = joined(x, self.tail, tails, keep)
+        flat = windows.of(x).reshape(-1, windows.width)
+        return product(flat).view(x.shape[0], -1, self.channels)
 
 
 class StreamUpsample:
@@ -110,19 +149,25 @@ class StreamUpsample:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, tails: TailList, *, stride: int) -> None:
-        into, self._out, kernel = weight.shape
+        self._into, self.channels, kernel = weight.shape
         assert kernel == 2 * stride, (kernel, stride)
-        pairs = weight.view(into, self._out, 2, stride).flip(2)  # previous row first, as the window holds them
-        flat = pairs.permute(3, 1, 2, 0).reshape(stride * self._out, 2 * into).contiguous()
+        pairs = weight.view(self._into, self.channels, 2, stride).flip(2)  # previous row first, as the window has them
+        flat = pairs.permute(3, 1, 2, 0).reshape(stride * self.channels, 2 * self._into).contiguous()
         self._product = Product(flat, None if bias is None else bias.repeat(stride), is_steady=tails.is_steady)
         self._stride = stride
-        self._tail = tails.add(1, into)
+        self.tail = tails.add(1, self._into)
+
+    def parts(self, steps: int) -> tuple[Windows, Product]:
+        """As `StreamConv.parts`."""
+        return Windows(steps, self._into, 1, self._into, 2 * self._into), self._product
+
+    def steps(self, steps: int) -> int:
+        return steps * self._stride
 
     def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
-        lanes, steps, channels = x.shape
-        whole = joined(x, self._tail, tails, keep)
-        pairs = whole.as_strided((lanes, steps, 2 * channels), (whole.stride(0), channels, 1))
-        return self._product(pairs.reshape(lanes * steps, -1)).view(lanes, steps * self._stride, self._out)
+        windows, product = self.parts(x.shape[1])
+        flat = windows.of(joined(x, self.tail, tails, keep)).reshape(-1, windows.width)
+        return product(flat).view(x.shape[0], -1, self.channels)
 
 
 class StreamUpsampleDepthwise:

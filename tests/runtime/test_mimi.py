@@ -215,3 +215,22 @@ class TestAgainstTheOracle:
         pcm = torch.randn(1, 1920 * 6, generator=torch.Generator().manual_seed(3)) * 0.3
         with torch.no_grad():
             assert torch.equal(cast(Mimi, ours).encode(pcm), theirs.encode(pcm[:, None]))
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 5, 9, 67])
+@pytest.mark.parametrize("residuals", [1, 2], ids=["one residual layer", "two, the second dilated"])
+def test_fixed_memory_a_few_lanes_at_a_time_gives_what_the_layers_give(lanes: int, residuals: int) -> None:
+    raw = copy.deepcopy(SMALL)
+    raw["seanet"]["n_residual_layers"] = residuals
+    config = parse_mimi_config(raw)
+    tensors = random_mimi(config, SEED)
+    plain, placed = (load_codec(tensors, raw, n_q=N_Q, is_steady=is_steady) for is_steady in (False, True))
+    states = plain.initial_state(lanes), placed.initial_state(lanes)
+    draws = torch.Generator().manual_seed(lanes)
+    for frame in range(4):
+        codes = random_codes(lanes, 1, seed=frame)[..., 0]
+        moving = torch.rand(lanes, generator=draws) < 0.7
+        wanted, got = (c.decode_step(codes, s, moving) for c, s in zip((plain, placed), states, strict=True))
+        torch.testing.assert_close(got[moving], wanted[moving], atol=2e-6, rtol=0)
+    for kept, also in zip(states[0].tensors(), states[1].tensors(), strict=True):
+        torch.testing.assert_close(also, kept, atol=1e-5, rtol=0)

@@ -23,7 +23,7 @@ def test_steps_of_any_length_give_the_convolution_of_the_whole(
     x = torch.randn(3, sum(steps), into, generator=draws)
     tails = TailList(is_steady=True)
     layer = StreamConv(weight, bias, tails, dilation=dilation)
-    state, keep = tails.zeros(3, x), torch.ones(3, 1, 1, dtype=torch.bool)
+    state, keep = tails.split(tails.zeros(3, x)), torch.ones(3, 1, 1, dtype=torch.bool)
     got = torch.cat([layer(part, state, keep) for part in x.split(steps, 1)], 1)
     padded = F.pad(x.transpose(1, 2), ((taps - 1) * dilation, 0))
     wanted = F.conv1d(padded, weight, bias, dilation=dilation).transpose(1, 2)
