@@ -25,6 +25,7 @@ from bdn.errors import BdnError, Missing, Usage
 from bdn.http.client import PeerClient
 from bdn.http.peer import PeerServer
 from bdn.http.server import ServerLimits
+from bdn.manifest_search import ManifestSearch
 from bdn.membership.dns import NEWS_S, follow_dns
 from bdn.membership.static import static_members
 from bdn.membership.views import Views
@@ -103,12 +104,17 @@ class Agent:
             self._resolver.join(self._store.manifest(digest), OriginUse(s.origin_use))
         self._metrics = Metrics(self._snapshot)
         window = Window(slots=limits.in_flight_chunks, bytes_max=limits.in_flight_bytes)
+        resolver = self._resolver
+        search = ManifestSearch(
+            s.node_name, self._store, peers, self._origin, lambda: resolver.roster, clock, resolver.standing,
+            resolver.ledger, limits, say=log.warning,
+        )  # fmt: skip
         self._pulls = Pulls(
-            self._resolver, self._store, self._origin, window, clock, at_once=s.pulls_max, observe=self._observe
+            resolver, self._store, self._origin, search, window, clock, at_once=s.pulls_max, observe=self._observe
         )
         pages = {"/readyz": self._readyz, "/metrics": lambda: (200, CONTENT_TYPE, self._metrics.text())}
         served = ServerLimits(bytes_per_s=s.upload_bytes_per_s, congestion=s.congestion)
-        self._server = PeerServer(self._resolver, self._store, served, pages)
+        self._server = PeerServer(resolver, self._store, served, pages, documents=resolver)
         self._port = await self._server.start(s.host, s.port)
         self._exit.push_async_callback(self._server.stop, drain_s=s.drain_s)
         self._see_members(s.peers)
@@ -118,7 +124,7 @@ class Agent:
         self._exit.push_async_callback(self._pulls.stop)
         control = ControlServer(
             Node(
-                self._pulls, self._looked, self._document, self._verify, self._see_members, OriginUse(s.origin_use)
+                self._pulls, self._looked, resolver.document, self._verify, self._see_members, OriginUse(s.origin_use)
             ),
             self._client.socket_path,
         )
@@ -197,6 +203,7 @@ class Agent:
             "wasted_by_tier": {t.value: ledger.wasted_by_tier[t] for t in Tier},
             "misses": dict(sorted(ledger.misses.items())),
             "origin_reasons": dict(sorted(ledger.origin_reasons.items())),
+            "documents_by_tier": {t.value: ledger.documents_by_tier[t] for t in (Tier.PEER, Tier.ORIGIN)},
             "served_bytes": self._server.http.sent.bytes_total,
         }  # fmt: skip
 
@@ -229,13 +236,6 @@ class Agent:
 
     def _readyz(self) -> tuple[int, str, bytes]:
         return (200, "text/plain", b"ready\n") if self._ready else (503, "text/plain", b"stopping or starting\n")
-
-    def _document(self, digest: Digest) -> bytes | None:
-        for model in self._store.models():
-            for body in self._store.manifest(model).documents:
-                if Digest.of(body) == digest:
-                    return body
-        return None
 
     async def _verify(self, manifest: Digest) -> tuple[Digest, ...]:
         if manifest not in self._store.models():

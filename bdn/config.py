@@ -158,8 +158,8 @@ class AgentSettings:
     peers_dns: str = setting("", "host:port of a name whose addresses are the members, instead of a list")
     origin_use: str = setting(
         "prefer",
-        "where a pull may read chunks: prefer peers, require the origin, or forbid it; tags and manifests it reads "
-        "there in any case",
+        "where a pull may read chunks: prefer peers, require the origin, or forbid it; tags, and manifests that no "
+        "node has, it reads there in any case",
         choices=("prefer", "require", "forbid"),
     )  # fmt: skip
     stall_s: float = setting(

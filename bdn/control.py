@@ -157,7 +157,8 @@ def pull_json(pull: Pull) -> dict[str, object]:
         "seconds": round(pull.seconds, 6), "path": pull.path,
         "bytes_by_tier": {t.value: n for t, n in sorted(ledger.bytes_by_tier.items())},
         "bytes_by_source": dict(sorted(ledger.bytes_by_source.items())),
-        "origin_use": pull.use.value, "origin_reasons": dict(sorted(ledger.origin_reasons.items())),
+        "origin_use": pull.use.value, "manifest_from": pull.manifest_from.value,
+        "origin_reasons": dict(sorted(ledger.origin_reasons.items())),
     }  # fmt: skip
     if pull.error is not None:
         value["error"] = error_json(pull.error)

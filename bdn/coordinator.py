@@ -8,8 +8,8 @@ of the higher score. When none can be reached, nodes fall back on the rule in `s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from bdn.acquaintances import Acquaintances
@@ -30,6 +30,7 @@ from bdn.messages import (
     parse_collected,
     parse_verdict,
 )  # fmt: skip
+from bdn.part import Part
 from bdn.policy import Limits
 from bdn.ports import Clock, Membership, Peers
 from bdn.roster import Node, Roster
@@ -41,33 +42,8 @@ AGAIN_S = 0.25  # Far more than an answer takes, for one that did not answer bef
 FORWARDS_MAX = 2
 ROUNDING_S = 1e-6
 TRIED_MAX = 3  # Successors tried before a node falls back on the rule.
+HOLDERS_NAMED = 8  # To a node that asks who has a model's manifest.
 MODELS_MAX = 1 << 10  # Coordinated here, or known to be coordinated elsewhere.
-
-
-@dataclass
-class Part:
-    """This node's part in one model."""
-
-    manifest: Digest
-    size: int
-    have: Bits
-    owned: Callable[[int], Iterator[int]]
-    """The chunks after a given one that this node lacks and would read as the owner, in its present view."""
-    on_grant: Callable[[int], None]
-    """Called for each chunk that this node has just been told to read."""
-    granted: Bits
-    holders: Holders
-    ask: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """Verdicts for chunks that nobody here has asked for yet."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    claims: int = 0
-    """The number of the last claim."""
-    heard: int = 0
-    """The number of the last one that was answered, or given up."""
-
-    def got(self, i: int) -> None:
-        self.have.add(i)
-        self.granted.discard(i)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +95,9 @@ class Coordinator:
         self._parts.pop(manifest, None)
 
     def close(self) -> None:
-        for task in self._tables.values():
-            if task.done() and not task.cancelled() and task.exception() is None:
-                for _, look in task.result().checks.values():
+        for key, task in self._tables.items():
+            if (table := self._table(key)) is not None:
+                for _, look in table.checks.values():
                     look.cancel()
             task.cancel()
 
@@ -251,6 +227,19 @@ class Coordinator:
 
     # -- the answering side --
 
+    def holders(self, manifest: Digest, asker: str) -> tuple[str, ...]:
+        """Who has or reads something of a model that this node coordinates: a few, drawn for each asker."""
+        score = lambda name: (self._roster.score(name + asker, manifest), name)  # noqa: E731
+        tables = [table for key in self._tables if key[0] == manifest and (table := self._table(key)) is not None]
+        named = {n for table in tables for n, report in table.holders.reports.items() if report.have}
+        named.update(n for table in tables for n in table.assigned.values())
+        return tuple(sorted((n for n in named if n != asker and self._present(n)), key=score)[:HOLDERS_NAMED])
+
+    def _table(self, key: tuple[Digest, int]) -> Table | None:
+        """The one that this node has, once everyone was heard."""
+        task = self._tables.get(key)
+        return task.result() if task and task.done() and not task.cancelled() and task.exception() is None else None
+
     async def told(self, topic: str, body: bytes) -> bytes:
         """The answer to another node's message. Raises Missing for an unknown topic, Invalid for a broken one."""
         if topic == "claim":
@@ -277,10 +266,9 @@ class Coordinator:
         report = self._own_report(part) if part is not None and mine_too else Report(Bits(size), Bits(size))
         assigned: dict[str, Bits] = {}
         granted: dict[str, int] = {}
-        task = self._tables.get((manifest, size))
-        if task is not None and task.done() and not task.cancelled() and task.exception() is None:
-            granted = dict(task.result().granted)
-            for i, name in task.result().assigned.items():
+        if (table := self._table((manifest, size))) is not None:
+            granted = dict(table.granted)
+            for i, name in table.assigned.items():
                 assigned.setdefault(name, Bits(size)).add(i)
         if self._higher(sender.name, self._me, manifest):
             # The new one decides from here on; should it die, all is collected anew.

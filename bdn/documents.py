@@ -1,4 +1,4 @@
-"""Owns reading a whole manifest from the origin: the root, then every chunk list that it names, all checked."""
+"""Owns reading a whole manifest, whoever gives it: the root, then every chunk list that it names, all checked."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ async def read_manifest(origin: Origin, digest: Digest) -> Manifest:
 
 async def read_manifest_with(read: Callable[[Digest], Awaitable[bytes]], digest: Digest) -> Manifest:
     """The manifest whose documents `read` gives; every one is checked against its digest."""
-    root = await read(digest)
-    if Digest.of(root) != digest:
-        raise Corrupt(f"manifest {digest.short} has other bytes than its digest says")
+    root = checked(await read(digest), digest, "")
     gate = asyncio.Semaphore(LISTS_AT_ONCE)
 
     async def one(name: Digest) -> tuple[Digest, bytes]:
@@ -32,6 +30,14 @@ async def read_manifest_with(read: Callable[[Digest], Awaitable[bytes]], digest:
 
     lists = dict(await asyncio.gather(*(one(d) for d in _list_names(root))))
     return await asyncio.to_thread(parse, root, lambda name: lists[name])
+
+
+def checked(body: bytes, digest: Digest, where: str, hint: str = "") -> bytes:
+    """The document itself. Raises Corrupt when its bytes are others than its digest says."""
+    got = Digest.of(body)
+    if got != digest:
+        raise Corrupt(f"manifest document {digest.short} has digest {got.short}", where=where, hint=hint)
+    return body
 
 
 def _list_names(root: bytes) -> list[Digest]:

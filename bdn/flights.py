@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 
-from bdn.coordinator import Part
 from bdn.digest import Digest
 from bdn.errors import ChunkCorrupt, ChunkMissing, Corrupt, Missing, SourceDown
 from bdn.holders import Bits, Burdens, Holders
 from bdn.ledger import Ledger
 from bdn.manifest import Chunk, Manifest
+from bdn.part import Part
 from bdn.policy import OriginUse
 from bdn.ports import Sink, Tier
 from bdn.roster import Roster

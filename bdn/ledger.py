@@ -23,6 +23,8 @@ class Ledger:
 
     origin_reasons: Counter[str] = field(default_factory=Counter)
     """Why this node read from the origin, chunk by chunk: nothing falls back silently."""
+    documents_by_tier: Counter[Tier] = field(default_factory=Counter)
+    """Manifests' documents that this node had to ask for; their bytes are in no other figure here."""
     sent_bytes: int = 0
     """What this node uploaded to others, whether they could use it or not."""
 

@@ -141,6 +141,10 @@ class Manifest:
         return (canonical(root), *lists.values())
 
     @cached_property
+    def documents_by_digest(self) -> Mapping[Digest, bytes]:
+        return {Digest.of(body): body for body in self.documents}
+
+    @cached_property
     def digest(self) -> Digest:
         return Digest.of(self.documents[0])
 

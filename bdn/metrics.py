@@ -75,9 +75,12 @@ class _Node(Collector):
             source, _, reason = what.rpartition(": ")
             misses.add_metric([source, reason], count)
         yield misses
-        yield _counter("bdn_corrupt_chunks", "Chunks whose bytes were wrong, by who sent them.", "source",
-                       ledger.corrupt_by_source)  # fmt: skip
+        yield _counter("bdn_corrupt_chunks", "Chunks and manifest documents whose bytes were wrong, by who sent them.",
+                       "source", ledger.corrupt_by_source)  # fmt: skip
         yield _counter("bdn_origin_reads", "Chunks read from the origin, by reason.", "reason", ledger.origin_reasons)
+        documents = {t.value: ledger.documents_by_tier[t] for t in (Tier.PEER, Tier.ORIGIN)}
+        yield _counter("bdn_documents", "Manifest documents that were not here, by where they came from.", "tier",
+                       documents)  # fmt: skip
         sent = CounterMetricFamily("bdn_served_bytes", "Bytes sent to other nodes.")
         sent.add_metric([], now.served_bytes)
         yield sent

@@ -1,21 +1,25 @@
 """Owns this node's reads of the origin: how many at once, when the next may start, and that a refusal holds all back.
 
-Their slots are their own: an origin read must never queue behind a wait for a peer.
+Their slots are their own: an origin read must never queue behind a wait for a peer. Tags and manifests are read one
+by one, as patiently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from bdn.digest import Digest
 from bdn.errors import Down, SourceDown
 from bdn.manifest import Chunk
 from bdn.policy import Limits
 from bdn.ports import Clock, Origin, Sink
+from bdn.sources import origin_pause_s
 from bdn.throttle import Throttle
 from bdn.window import Window
 
 Leave = Callable[[], Awaitable[None]]
+T = TypeVar("T")
 
 
 class OriginReads:
@@ -62,3 +66,21 @@ class OriginReads:
     @property
     def there(self) -> bool:
         return self._origin is not None
+
+
+async def patiently(
+    read: Callable[[], Awaitable[T]], limits: Limits, clock: Clock, failed: Callable[[], None] = lambda: None
+) -> T:
+    """What `read` gives; an origin that is down or throttles is asked again, as it is for chunks, until its patience is
+    over. failed: called each time it is."""
+    failures, give_up_at = 0, clock.now() + limits.origin_patience_s
+    while True:
+        try:
+            return await read()
+        except Down as why:
+            failed()
+            failures += 1
+            pause_s = origin_pause_s(why, failures, limits)
+            if clock.now() + pause_s > give_up_at:
+                raise
+        await clock.sleep(pause_s)

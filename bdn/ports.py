@@ -130,6 +130,30 @@ class Peers(Protocol):
         """One small message between coordinators; the answer's bytes. Raises SourceDown, SourceSilent."""
 
 
+class PeerDocuments(Protocol):
+    """The manifests of the other nodes, as this one asks for them; `Ask.manifest` says which."""
+
+    async def whereabouts(self, node: Node, ask: Ask, *, stall_s: float) -> tuple[str, ...]:
+        """The names of nodes that have the manifest, itself first if it does, as far as the node knows. A small answer
+        at once. Raises SourceDown, SourceSilent."""
+
+    async def read_document(self, node: Node, digest: Digest, ask: Ask, *, bytes_max: int, stall_s: float) -> bytes:
+        """The manifest's root or a chunk list that it names, digest checked.
+
+        Raises Missing, Corrupt (other bytes, or more than `bytes_max`), SourceDown, SourceSilent.
+        """
+
+
+class Documents(Protocol):
+    """What this node says when others ask it for manifests: the other end of `PeerDocuments`."""
+
+    def document(self, digest: Digest) -> bytes | None:
+        """None when no model of this node has it."""
+
+    def whereabouts(self, manifest: Digest, asker: str) -> tuple[str, ...]:
+        """Who else is said to have or read something of the model; a few names, drawn for each asker."""
+
+
 class Lease(Protocol):
     """Leave to send one verified chunk to one asker; it may hold an upload slot until it is closed."""
 

@@ -7,27 +7,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
 
 from bdn.delivery import Delivery, Progress
 from bdn.digest import Digest
-from bdn.documents import read_manifest
 from bdn.errors import BdnError, Down, Invalid, Missing
 from bdn.ledger import Ledger
 from bdn.manifest import Manifest
+from bdn.manifest_search import ManifestSearch
 from bdn.nvme import NvmeStore
+from bdn.origin_reads import patiently
 from bdn.policy import OriginUse
-from bdn.ports import Clock, Origin
+from bdn.ports import Clock, Origin, Tier
 from bdn.reference import Reference
 from bdn.resolver import Resolver
 from bdn.sinks import disk_error
-from bdn.sources import origin_pause_s
 from bdn.window import Window
 
-T = TypeVar("T")
 REMEMBERED_MAX = 256  # Ended pulls kept for `bdn status`; the oldest are forgotten first.
 
 
@@ -52,6 +50,7 @@ class Pull:
     error: BdnError | None = None
     use: OriginUse = OriginUse.PREFER
     """May it read the origin? `ledger.origin_reasons` says why it did."""
+    manifest_from: Tier = Tier.NVME
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -88,13 +87,14 @@ class Pulls:
         resolver: Resolver,
         store: NvmeStore,
         origin: Origin | None,
+        search: ManifestSearch,
         window: Window,
         clock: Clock,
         *,
         at_once: int,
         observe: Callable[[Pull], None] = lambda _: None,
     ) -> None:
-        self._resolver, self._store, self._origin = resolver, store, origin
+        self._resolver, self._store, self._origin, self._search = resolver, store, origin, search
         self._window, self._clock, self._observe = window, clock, observe
         self._slots = asyncio.Semaphore(at_once)
         self._pulls: dict[Digest, Pull] = {}
@@ -109,14 +109,16 @@ class Pulls:
         """The pull of the model that the reference names now: a running one is joined, else one is begun.
 
         Raises what resolving the reference raises: Missing, SourceDown (after the origin's patience), Corrupt, Invalid.
+        A tag is the origin's to know; a digest's manifest comes from any node that has it.
         """
         digest = reference.digest or await self.digest_of(reference)
         if digest in self._tasks:
             return await self._join(digest, reference)
-        manifest = await self._manifest(digest)
+        found = await self._search.find(digest, use)
+        manifest = found.manifest
         if digest in self._tasks:  # Someone else asked while the manifest was read.
             return await self._join(digest, reference)
-        pull = Pull(digest, str(reference), use=use)
+        pull = Pull(digest, str(reference), use=use, manifest_from=found.tier)
         pull.progress = Progress(0, manifest.unique_bytes, 0, len(manifest.chunks))
         self._pulls.pop(digest, None)
         self._pulls[digest] = pull
@@ -132,38 +134,21 @@ class Pulls:
             raise Invalid(f"cannot look up {reference}: this agent has no origin", hint="name it with its @b3: digest")
         try:
             origin = self._origin
-            return await self._patiently(lambda: origin.read_tag(reference.name, reference.tag))
+            tag = lambda: origin.read_tag(reference.name, reference.tag)  # noqa: E731
+            return await patiently(tag, self._resolver.limits, self._clock)
         except Missing:
             what = f"there is no model {reference.name}:{reference.tag} at the origin"
             raise Missing(what, hint="`bdn ls` lists those there are") from None
         except Down as why:
-            why.hint = why.hint or "a start that must not need the origin names the digest: NAME@b3:…"
+            why.hint = why.hint or self._without_origin(reference)
             raise
 
-    async def _manifest(self, digest: Digest) -> Manifest:
-        if digest in self._store.models():
-            return self._store.manifest(digest)
-        if self._origin is None:
-            raise Missing(f"manifest {digest.short} is not on this node, and this agent has no origin")
-        try:
-            origin = self._origin
-            return await self._patiently(lambda: read_manifest(origin, digest))
-        except Missing:
-            raise Missing(f"there is no manifest {digest} at the origin", hint="`bdn ls` lists what there is") from None
-
-    async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
-        """An origin that is down or throttles is asked again, as it is for chunks, until its patience is over."""
-        limits, failures = self._resolver.limits, 0
-        give_up_at = self._clock.now() + limits.origin_patience_s
-        while True:
-            try:
-                return await read()
-            except Down as why:
-                failures += 1
-                pause_s = origin_pause_s(why, failures, limits)
-                if self._clock.now() + pause_s > give_up_at:
-                    raise
-            await self._clock.sleep(pause_s)
+    def _without_origin(self, reference: Reference) -> str:
+        """How to pull while a tag cannot be looked up. What it was the last time is said, and never taken for it."""
+        last = next((d for d in self._store.models() if str(reference) in self._store.names(d)), None)
+        if last is None:
+            return "the digest needs no origin, NAME@b3:…; `bdn status` on a node that has the model shows it"
+        return f"the digest needs no origin; what was pulled here as {reference} is {reference.name}@{last}"
 
     async def _join(self, digest: Digest, reference: Reference) -> Pull:
         """Who joins may call the model otherwise than who began."""

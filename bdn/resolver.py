@@ -1,51 +1,39 @@
-"""Owns getting one chunk: from this store, then its owner or another holder, then the origin; and answering for it.
+"""Owns one node's part in its models: each chunk is fetched once for all who want it, and answered for to the others.
 
-The same class runs in an agent and in the simulator. It decides nothing about where (see `sources`), keeps no
-bytes, and opens no connection: it carries steps out through the ports and keeps the account.
+The same class runs in an agent and in the simulator. How a chunk comes from its sources is `fetch`'s; it keeps no
+bytes, and opens no connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 
 from bdn.blame import TOPIC, Blame
-from bdn.coordinator import Coordinator, Part
+from bdn.coordinator import Coordinator
 from bdn.digest import Digest
-from bdn.errors import BdnError, Busy, ChunkMissing, Corrupt, Down, Missing, SourceDown
-from bdn.flights import Flight, Outcome, Swarm, check, part_of, until_here
+from bdn.errors import Busy, ChunkMissing
+from bdn.fetch import HOPS_MAX, Fetcher, salt_of
+from bdn.flights import Flight, Outcome, Swarm, part_of, until_here
 from bdn.hedge import Inflow, watch
-from bdn.holders import KnownChunk
 from bdn.ledger import Ledger
 from bdn.manifest import Chunk, Manifest
 from bdn.origin_reads import OriginReads
+from bdn.part import Part
 from bdn.policy import Limits, OriginUse
-from bdn.ports import Ask, Claims, Clock, Holding, Lease, Membership, Origin, Peers, Sink, Store, Tier
+from bdn.ports import Ask, Claims, Clock, Holding, Lease, Membership, Origin, Peers, Store, Tier
 from bdn.questions import Questions
 from bdn.roster import Roster
-from bdn.sources import (
-    LOOK_S,
-    AskPeer,
-    GiveUp,
-    Pause,
-    Probe,
-    ReadOrigin,
-    Tried,
-    asked_for,
-    in_place_of,
-    next_source,
-)
+from bdn.sources import Tried, asked_for, in_place_of
 from bdn.standing import Standing
 from bdn.strict import Strict
-from bdn.uploads import BUSY_S_MAX, Uploads
-
-HOPS_MAX = 3  # Forwards of one request: more than two views deep means that the views are useless.
+from bdn.uploads import Uploads
 
 
 class Resolver:
-    """One node's way to chunks, and its answers about them. See `ports.Answerer` for the second half.
+    """One node's way to chunks, and its answers about them. See `ports.Answerer` and `ports.Documents` for the second
+    half.
 
     origin: None where this node may not reach it; its pulls then end with "unavailable" when no peer serves.
     claims: each read of the origin is claimed there first (see `strict`).
@@ -69,25 +57,26 @@ class Resolver:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.me, self.store, self.ledger, self.limits = me, store, ledger or Ledger(), limits
-        self._peers, self._membership, self._clock = peers, membership, clock
+        self._membership, self._clock = membership, clock
         self.standing = Standing()
         self.uploads = Uploads(me, self.ledger, slots=limits.uploads, queue=limits.upload_queue)
         load = lambda: self.uploads.load  # noqa: E731
         self._coordinator = Coordinator(me, peers, membership, clock, self.standing, limits, load)
         self._coordinate = coordinate
-        self._questions = Questions(
-            me, peers, lambda: self.roster, clock, self.standing, self.ledger, limits,
-            self._coordinator if coordinate else None,
-            None if claims is None else Strict(me, claims, clock, self.standing),
-        )  # fmt: skip
-        self._salt = int.from_bytes(Digest.of(me.encode()).raw[:8], "big")
-        self._origin = OriginReads(origin, clock, limits, self._reads_share, self._salt / 2.0**64)
-        self._asking: Counter[str] = Counter()
-        """Chunks that this node is asking each of the others for."""
         self._background: set[asyncio.Task[None]] = set()
         self._damaged = damaged
         self._blame = Blame(peers, store, clock, limits, self._in_background, self._spoilt, say)
         self._inflow = Inflow()
+        roster = lambda: self.roster  # noqa: E731
+        questions = Questions(
+            me, peers, roster, clock, self.standing, self.ledger, limits,
+            self._coordinator if coordinate else None,
+            None if claims is None else Strict(me, claims, clock, self.standing),
+        )  # fmt: skip
+        reads = OriginReads(origin, clock, limits, self._reads_share, salt_of(me) / 2.0**64)
+        self._fetcher = Fetcher(
+            me, peers, reads, roster, clock, self.standing, self.ledger, limits, questions, self._blame, self._inflow
+        )
         self._watch: asyncio.Task[None] | None = None
         self._introduced: dict[Digest, str] = {}
         self._epoch = -1
@@ -192,6 +181,15 @@ class Resolver:
     def probe(self, digests: Sequence[Digest], ask: Ask) -> tuple[Holding, ...]:
         return tuple(self._holding(d, ask) for d in digests)
 
+    def document(self, digest: Digest) -> bytes | None:
+        """See `ports.Documents.document`."""
+        found = (swarm.model.documents_by_digest.get(digest) for swarm in self._swarms.values())
+        return next((body for body in found if body is not None), None)
+
+    def whereabouts(self, manifest: Digest, asker: str) -> tuple[str, ...]:
+        """See `ports.Documents.whereabouts`."""
+        return tuple(n for n in self._coordinator.holders(manifest, asker) if n != self.me)
+
     def missed(self, digest: Digest) -> None:
         """See `ports.Answerer.missed`."""
         for swarm in self._swarms.values():
@@ -242,12 +240,8 @@ class Resolver:
         return flight
 
     def _better(self, flight: Flight, slow: str) -> str | None:
-        now, known = self._clock.now(), self._known(flight)
+        now, known = self._clock.now(), self._fetcher.known(flight)
         return in_place_of(slow, flight.chunk, self.me, self.roster, flight.tried, self.standing, now, known)
-
-    def _known(self, flight: Flight) -> KnownChunk:
-        salt = self._salt ^ int.from_bytes(flight.chunk.digest.raw[8:16], "big")
-        return KnownChunk(flight.swarm.part.holders, flight.number, salt, self._asking, flight.swarm.burdens)
 
     def _recall(self, digest: Digest) -> None:
         flight = self._flights.get(digest)
@@ -276,7 +270,8 @@ class Resolver:
             flight.sink = self.store.sink(manifest, chunk, hot=asked_for(chunk, self.me, self.roster))
             committed = False
             try:
-                outcome = await self._fetch(flight, flight.sink)
+                self._forget_who_left()
+                outcome = await self._fetcher.fetch(flight, flight.sink)
                 await self.store.commit(manifest, flight.sink)
                 committed = True
             finally:
@@ -297,102 +292,6 @@ class Resolver:
         flight.swarm.part.have.add(flight.number)
         return replace(outcome, wasted=tuple(flight.wasted))
 
-    async def _fetch(self, flight: Flight, sink: Sink) -> Outcome:
-        """Step after step until one source has sent the right bytes into the sink."""
-        self._forget_who_left()
-        part, tried = flight.swarm.part, flight.tried
-        started, known = self._clock.now(), self._known(flight)
-        last: BdnError | None = None
-        while True:
-            now = self._clock.now()
-            tried.granted = flight.number in part.granted
-            step = next_source(flight.chunk, self.me, self.roster, tried, self.standing, flight.swarm.use, now, known)
-            if isinstance(step, GiveUp) or now - started > self.limits.patience_s:
-                why = step.why if isinstance(step, GiveUp) else f"nobody served it for {self.limits.patience_s:g} s"
-                whole = f"chunk {flight.chunk.digest.short}: {why}"
-                if last is not None and tried.origin_error is None:
-                    last.hint = last.hint or why
-                raise tried.origin_error or last or SourceDown("the cluster", whole)
-            if isinstance(step, Pause):
-                await self._clock.sleep(min(LOOK_S, step.until - now))
-            elif isinstance(step, Probe):
-                await self._questions.before_origin(flight, step, tried)
-            elif isinstance(step, ReadOrigin):
-                last = await self._from_origin(flight, sink, tried, step.reason)
-                if last is None:
-                    return Outcome(Tier.ORIGIN, "origin", reason=step.reason)
-            else:
-                last = await self._from_peer(flight, sink, tried, step)
-                if last is None:
-                    return Outcome(Tier.PEER, step.node.name)
-
-    async def _from_peer(self, flight: Flight, sink: Sink, tried: Tried, step: AskPeer) -> BdnError | None:
-        """None: the sink holds the right bytes. Otherwise why not, with `tried` and the standing brought up to date."""
-        node, flight.tier = step.node, Tier.PEER
-        ask = Ask(flight.swarm.manifest, self.me, HOPS_MAX if step.settled else flight.hops, flight.priority)
-        self._asking[node.name] += 1
-        flight.asked, flight.asked_at = node.name, self._clock.now()
-        try:
-            await self._peers.fetch_into(node, flight.chunk, ask, sink, stall_s=self.limits.stall_s)
-            check(flight.chunk, sink, node.name)
-        except Busy as why:
-            self._drop(flight, sink, node.name, why)
-            tried.busy[node.name] = self._clock.now() + min(why.retry_after_s, BUSY_S_MAX)
-            at = self._salt % max(1, len(why.holders))  # All who are sent on would else go to the same one first.
-            tried.hint(why.holders[at:] + why.holders[:at])
-            return why
-        except (Missing, Down, Corrupt) as why:
-            self._drop(flight, sink, node.name, why)
-            tried.probed = False
-            if isinstance(why, Missing) and not tried.deny(node.name) and step.settled:
-                # It was said to hold the chunk; as owner it may still be asked.
-                if node.name in tried.hints:
-                    tried.hints.remove(node.name)
-                if node.name not in tried.doubted:
-                    tried.doubted.append(node.name)
-                return why
-            if isinstance(why, Corrupt):
-                self._blame.tell(node, flight.chunk.digest, why)
-            tried.left[node.name] = why
-            self.standing.failed(node.name, flight.swarm.manifest, why, self._clock.now())
-            return why
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not flight.called_off or task is None or task.uncancel():
-                raise
-            if flight.better is not None:
-                tried.leave_for(flight.better, node.name, self._clock.now())
-            flight.start_over(self.ledger, sink)
-            return Busy(node.name)
-        finally:
-            flight.asked, flight.called_off, flight.better = None, False, None
-            self._asking[node.name] -= 1
-        self._inflow.took(self._clock.now() - flight.asked_at, flight.chunk.size)
-        self.standing.answered(node.name)
-        return None
-
-    async def _from_origin(self, flight: Flight, sink: Sink, tried: Tried, reason: str) -> BdnError | None:
-        flight.reading_origin, flight.tier = True, Tier.ORIGIN
-        try:
-            leave = self._questions.leave(flight, tried)
-            await self._origin.read(flight.swarm.manifest, flight.chunk, sink, priority=flight.priority, leave=leave)
-            check(flight.chunk, sink, "origin")
-        except Busy as why:  # Another node has it, or has claimed it.
-            flight.reading_origin = False
-            flight.swarm.part.granted.discard(flight.number)
-            flight.disappoint()
-            return why
-        except (Missing, Down, Corrupt) as why:
-            flight.reading_origin = False
-            flight.swarm.part.granted.discard(flight.number)  # Before it tries again, it asks who may have it by then.
-            self._drop(flight, sink, "origin", why)
-            tried.origin_failed(why, self._clock.now(), self.limits, final=not self._origin.there)
-            return why
-        finally:
-            flight.reading_origin = False
-        self.ledger.origin_reasons[reason] += 1
-        return None
-
     def _forget_who_left(self) -> None:
         """Once for each view: what is known of the others is bounded by the members."""
         if self.roster.epoch != self._epoch:
@@ -402,8 +301,3 @@ class Resolver:
             self.standing.forget(there)
             for swarm in self._swarms.values():
                 swarm.part.holders.keep(there)
-
-    def _drop(self, flight: Flight, sink: Sink, source: str, why: BdnError) -> None:
-        """The source failed: account for what it sent, tell those who counted on it, start again at byte 0."""
-        self.ledger.miss(source, why)
-        flight.start_over(self.ledger, sink)

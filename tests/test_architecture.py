@@ -11,8 +11,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # The delivery core, innermost first: a module may import only what stands before it.
 BDN_CORE = [
     "digest", "errors", "manifest", "roster", "ports", "ledger",
-    "policy", "standing", "holders", "messages", "assignments", "acquaintances", "coordinator", "sources", "strict",
-    "window", "throttle", "origin_reads", "uploads", "flights", "blame", "questions", "hedge", "resolver", "delivery",
+    "policy", "standing", "holders", "messages", "assignments", "acquaintances", "part", "coordinator", "sources",
+    "strict", "window", "throttle", "origin_reads", "uploads", "flights", "blame", "questions", "hedge", "fetch",
+    "resolver", "delivery",
 ]  # fmt: skip
 CORE_MUST_NOT_IMPORT = {"os", "socket", "time", "random", "threading", "aiohttp"}
 

@@ -68,6 +68,6 @@ async def _follow(call: Call, settings: ClientSettings, look: Look) -> Ready:
                     bar.update(last["done_bytes"], last["total_bytes"])
                     await look(agent, last)
                 elif not told:
-                    call.console.say(f"the origin has not said yet what {call.args.ref} is")
+                    call.console.say(f"no node and no origin has said yet what {call.args.ref} is")
                     told = True
     return last

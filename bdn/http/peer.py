@@ -1,6 +1,8 @@
 """Owns what a node says to other nodes over HTTP: chunks, probes, messages; nothing else is reachable here.
 
     GET  /v1/chunks/<64 hex>    200 the chunk · 404 not here · 429 at the upload cap (x-bdn-holders) · 502 sources down
+    GET  /v1/documents/<64 hex> 200 a manifest's root or chunk list · 404 not here; HEAD says as much and sends nothing.
+                                Either way x-bdn-holders names nodes said to have the model
     POST /v1/probe              body: 32-byte digests; answer: one letter each, h(ave) f(etching) l(acks)
     POST /v1/tell/<topic>       a coordinator's message; the answer's bytes
     GET  /livez                 200
@@ -19,12 +21,13 @@ from bdn.digest import Digest
 from bdn.errors import BdnError, Busy, Missing
 from bdn.http.head import Request
 from bdn.http.server import HttpServer, Response, ServerLimits
-from bdn.ports import Answerer, Ask, Holding, Lease, OpenChunk, Shelf
+from bdn.ports import Answerer, Ask, Documents, Holding, Lease, OpenChunk, Shelf
 from bdn.roster import NAME
 
 HOPS_MAX = 16
 DIGESTS_MAX = 100_000
 _CHUNK = "/v1/chunks/"
+_DOCUMENT = "/v1/documents/"
 _TELL = "/v1/tell/"
 _NUMBER = re.compile(r"[0-9]{1,4}")
 LETTERS = {Holding.HAVE: b"h", Holding.FETCHING: b"f", Holding.LACKS: b"l"}
@@ -44,8 +47,9 @@ class PeerServer:
         limits: ServerLimits | None = None,
         pages: Mapping[str, Page] | None = None,
         tls: ssl.SSLContext | None = None,
+        documents: Documents | None = None,
     ) -> None:
-        self._answerer, self._shelf = answerer, shelf
+        self._answerer, self._shelf, self._documents = answerer, shelf, documents
         self._pages = {"/livez": lambda: (200, "text/plain", b"ok\n"), **(pages or {})}
         self.http = HttpServer(self, limits, tls)
 
@@ -60,6 +64,8 @@ class PeerServer:
         try:
             if path.startswith(_CHUNK):
                 return await self._chunk(request, path.removeprefix(_CHUNK))
+            if path.startswith(_DOCUMENT) and self._documents is not None:
+                return self._document(self._documents, request, path.removeprefix(_DOCUMENT))
             if path == "/v1/probe" and request.method == "POST":
                 return self._probe(request, body)
             if path.startswith(_TELL) and request.method == "POST":
@@ -88,6 +94,16 @@ class PeerServer:
             self._answerer.missed(digest)
             return _words(404, "not here", kind="missing")
         return Response(200, spans=chunk.spans, done=_Once(lease, chunk))
+
+    def _document(self, documents: Documents, request: Request, name: str) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            return _words(405, "GET or HEAD")
+        digest, ask = Digest.from_hex(name), read_ask(request.headers)
+        others = [("x-bdn-holders", ",".join(documents.whereabouts(ask.manifest, ask.asker)))]
+        body = documents.document(digest)
+        if body is None:
+            return Response(404, [("x-bdn-kind", "missing"), *others])
+        return Response(200, [("content-type", "application/json"), *others], body)
 
     def _probe(self, request: Request, body: bytes) -> Response:
         if len(body) % 32 or len(body) > 32 * DIGESTS_MAX:

@@ -10,28 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
 from bdn.errors import Invalid
 from bdn.http.head import HEAD_BYTES_MAX, BadMessage, Request, parse_request, response_bytes
+from bdn.http.outlet import WOULD_BLOCK, Outlet, Sent
 from bdn.http.pace import Pace, set_congestion
 from bdn.ports import Span
 
 BODY_BYTES_MAX = 4 << 20  # Requests carry probes and coordinators' messages, never weights.
-SEND_BYTES_MAX = 1 << 20  # One connection's turn; a larger one would let a fast asker hold the loop.
-TURN_BYTES_MAX = 4 << 20
-PACED_BYTES = 64 << 10
-LEAST_BYTES = 4 << 10  # Taken within stall_s: who takes less only keeps an upload's place.
+JOINED_BYTES = 64 << 10  # A longer body is no copy with its head before it: many askers would hold one each.
 CONNECTIONS_MAX = 1024
-WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-TLS_PIECE_BYTES = 64 << 10
 WAITING = b"HTTP/1.1 102 Processing\r\n\r\n"
 log = logging.getLogger(__name__)
 
@@ -54,16 +48,6 @@ class Response:
 class Handler(Protocol):
     async def handle(self, request: Request, body: bytes) -> Response:
         """May take long: the engine tells the asker that it is still waiting. Cancelled when the asker goes away."""
-
-
-@dataclass
-class Sent:
-    """What left this server, by who asked; the receipt's other side."""
-
-    bytes_by_asker: Counter[str] = field(default_factory=Counter)
-    bytes_total: int = 0
-    requests: int = 0
-    by_status: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,17 +162,15 @@ class _Connection:
         self._server, self._sock, self._fd = server, sock, sock.fileno()
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
-        self._writable: asyncio.Future[None] | None = None
+        self._outlet = Outlet(sock, server.sent, server.pace)
         self.task: asyncio.Task[None] | None = None
-        self._asked_at = self._marked_at = self._loop.time()
-        """When its request began to come, or its last answer ended; and when its answer was last looked at."""
+        self._asked_at = self._loop.time()
+        """When its request began to come, or its last answer ended."""
         self._closed = False
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._shaking_hands = self._tls is not None
-        self._reading, self._writing = True, False
+        self._reading = True
         self._beating: asyncio.TimerHandle | None = None
-        self._out = self._taken = 0
-        """How much went out of files, and how much of anything since the answer was last looked at."""
         self._loop.add_reader(self._fd, self._on_readable)
 
     @property
@@ -199,8 +181,8 @@ class _Connection:
         limits = self._server.limits
         if not self.busy:
             late = now - self._asked_at > (limits.stall_s if self._buffer else limits.idle_s)
-        elif late := self._writable is not None and now - self._marked_at > limits.stall_s:  # Else it waits for us.
-            late, self._marked_at, self._taken = self._taken < LEAST_BYTES, now, 0
+        else:
+            late = self._outlet.stalled(now, limits.stall_s)
         if late:
             self.close()
 
@@ -209,7 +191,7 @@ class _Connection:
             return
         self._closed = True
         self._loop.remove_reader(self._fd)
-        self._loop.remove_writer(self._fd)
+        self._outlet.close()
         self._stop_beating()
         if self.task is not None:
             self.task.cancel()
@@ -323,8 +305,9 @@ class _Connection:
             self._beating = None
 
     async def _send(self, request: Request, response: Response, keep: bool) -> None:
-        before = self._out
-        self._marked_at, self._taken = self._loop.time(), 0
+        outlet = self._outlet
+        before = outlet.out
+        outlet.begin()
         try:
             headers = [("content-length", str(response.length)), *response.headers]
             if not keep:
@@ -333,70 +316,15 @@ class _Connection:
             self._server.sent.requests += 1
             self._server.sent.by_status[response.status] += 1
             if request.method == "HEAD":
-                await self._send_all(head)
+                await outlet.send(head)
                 return
-            await self._send_all(head + response.body, more=bool(response.spans))
+            if len(response.body) <= JOINED_BYTES:
+                await outlet.send(head + response.body, more=bool(response.spans))
+            else:
+                await outlet.send(head, more=True)
+                await outlet.send(response.body, more=bool(response.spans))
             asker = request.headers.get("x-bdn-asker", "")
             for span in response.spans:
-                await self._send_span(span, asker)
+                await outlet.send_span(span, asker)
         finally:
-            response.done(self._out - before)
-
-    async def _send_span(self, span: Span, asker: str) -> None:
-        at, end, turn = span.offset, span.offset + span.size, 0
-        sent, pace = self._server.sent, self._server.pace
-        limit = SEND_BYTES_MAX if pace.bytes_per_s <= 0 else PACED_BYTES
-        while at < end:
-            try:
-                if self._tls is None:
-                    size = os.sendfile(self._fd, span.fd, at, min(end - at, limit))
-                else:
-                    size = self._tls.send(os.pread(span.fd, min(end - at, TLS_PIECE_BYTES), at))
-            except WOULD_BLOCK:
-                await self._until_writable()
-                turn = 0
-                continue
-            if size == 0:
-                raise OSError("the file is shorter than its chunk")
-            at += size
-            turn += size
-            self._out += size
-            self._taken += size
-            sent.bytes_total += size
-            sent.bytes_by_asker[asker] += size
-            if pace.bytes_per_s > 0:
-                await pace.take(size)
-            elif turn >= TURN_BYTES_MAX:
-                turn = 0
-                await asyncio.sleep(0)
-
-    async def _send_all(self, data: bytes, *, more: bool = False) -> None:
-        view = memoryview(data)
-        while view:
-            try:
-                size = self._sock.send(view, socket.MSG_MORE if more and self._tls is None else 0)
-            except WOULD_BLOCK:
-                await self._until_writable()
-                continue
-            view = view[size:]
-            self._taken += size
-
-    async def _until_writable(self) -> None:
-        if self._closed:
-            raise OSError("closed")
-        self._writable = self._loop.create_future()
-        if not self._writing:
-            self._loop.add_writer(self._fd, self._on_writable)
-            self._writing = True
-        try:
-            await self._writable
-        finally:
-            self._writable = None
-
-    def _on_writable(self) -> None:
-        """Stays registered through a body: one epoll_ctl for a response instead of two for every full buffer."""
-        if self._writable is None:
-            self._loop.remove_writer(self._fd)
-            self._writing = False
-        elif not self._writable.done():
-            self._writable.set_result(None)
+            response.done(outlet.out - before)

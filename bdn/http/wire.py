@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from bdn.errors import BdnError, SourceDown, SourceSilent
 from bdn.http.head import HEAD_BYTES_MAX, BadMessage, Head, parse_head
+from bdn.http.lowwater import LOOK_S, LowWater
 
 BUFFER_BYTES = 256 << 10
 HEADS_BYTES = 16 << 10  # Read with a head at most, so that the body's rest can land without a copy.
@@ -62,6 +63,8 @@ class Wire(asyncio.BufferedProtocol):
         self._landed = self._held = False
         self._words = bytearray()
         self._left = 0
+        self._low = LowWater(None)
+        self._stall_s = 0.0
         self._no_body = False
         self._answered = False
         self._moved_at = 0.0
@@ -93,8 +96,8 @@ class Wire(asyncio.BufferedProtocol):
         self._no_body, self._answered = no_body, False
         self._moved_at = self._loop.time()
         done = self._done = self._loop.create_future()
-        watch = self._loop.call_later(stall_s, self._watch, stall_s)
-        self._watcher = watch
+        self._stall_s = stall_s
+        self._watcher = self._loop.call_later(stall_s, self._watch)
         self._transport.write(request)
         try:
             head = await done
@@ -112,15 +115,24 @@ class Wire(asyncio.BufferedProtocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-            self._transport = None
+            self._transport, self._low = None, LowWater(None)
 
-    def _watch(self, stall_s: float) -> None:
-        now = self._loop.time()
+    def _watch(self) -> None:
+        now, stall_s = self._loop.time(), self._stall_s
         quiet = 0.0 if self._held else now - self._moved_at
-        if quiet >= stall_s or self._drips(now, stall_s):
+        if self._low.up:
+            # Nothing is said of the source in this turn: bytes may have come that only the next one reads.
+            if quiet >= self._look_s:
+                self._low.lower()
+            self._watcher = self._loop.call_later(self._look_s, self._watch)
+        elif quiet >= stall_s or self._drips(now, stall_s):
             self._fail(SourceSilent(self.name, stall_s))
         else:
-            self._watcher = self._loop.call_later(stall_s - quiet, self._watch, stall_s)
+            self._watcher = self._loop.call_later(stall_s - quiet, self._watch)
+
+    @property
+    def _look_s(self) -> float:
+        return min(LOOK_S, self._stall_s / 2)
 
     def _drips(self, now: float, stall_s: float) -> bool:
         """Whether a body has begun and hardly moves: a byte now and then is no life sign."""
@@ -137,15 +149,18 @@ class Wire(asyncio.BufferedProtocol):
     def _finish(self) -> None:
         if self._done is not None and not self._done.done():
             assert self._head is not None
+            self._low.end(self._loop.time())
             self._done.set_result(self._head)
 
     # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from asyncio's.
+        if transport.get_extra_info("sslcontext") is None:
+            self._low = LowWater(transport.get_extra_info("socket"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport, self._low = None, LowWater(None)
         self._fail(SourceDown(self.name, f"the connection was lost ({exc or 'closed by the other side'})"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -187,6 +202,7 @@ class Wire(asyncio.BufferedProtocol):
         except Exception as why:  # Such as a full disk: for the one who waits.
             self._fail(why)
             return
+        self._low.fit(self._left)
         if self._left == 0:
             self._finish()
         elif self._transport is not None and landing.hold(self._resume):
@@ -233,12 +249,17 @@ class Wire(asyncio.BufferedProtocol):
         self._left = self._marked_left = length
         self._marked_at = self._loop.time()
         self._landing = self._receiver.landing() if self._write is not None else None
+        self._low.begin(length, self._marked_at)
+        if self._low.up:
+            self._watcher.cancel()
+            self._watcher = self._loop.call_later(self._look_s, self._watch)
 
     def _take_body(self, view: memoryview) -> None:
         if len(view) > self._left:
             raise BadMessage("more bytes than its Content-Length says")
         if view:
             self._left -= len(view)
+            self._low.fit(self._left)
             if self._write is not None:
                 self._write(view)
             else:

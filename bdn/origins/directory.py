@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 from bdn.digest import Digest, Hasher
+from bdn.documents import checked
 from bdn.errors import ChunkMissing, Corrupt, DiskFull, Invalid, Missing, ShortRead
 from bdn.manifest import Chunk, canonical
 from bdn.origins.layout import (
@@ -254,7 +255,7 @@ def _read_document(root: Path, digest: Digest, bytes_max: int) -> bytes:
     body = _read(root / document_key(digest), bytes_max)
     if body is None:
         raise Missing(f"manifest document {digest.short} is not there", where=str(root))
-    return checked_document(body, digest, str(root))
+    return checked(body, digest, str(root), "mirror again")
 
 
 def _read_tag(root: Path, name: str, tag: str) -> Digest:
@@ -275,10 +276,3 @@ def _tags(root: Path) -> tuple[list[TagEntry], list[str]]:
             except Corrupt:
                 bad.append(":".join(named))
     return good, bad
-
-
-def checked_document(body: bytes, digest: Digest, where: str) -> bytes:
-    got = Digest.of(body)
-    if got != digest:
-        raise Corrupt(f"manifest document {digest.short} has digest {got.short}", where=where, hint="mirror again")
-    return body

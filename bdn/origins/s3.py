@@ -19,13 +19,13 @@ from typing import Any
 from bdn.addresses import check_secret, split_address
 from bdn.buckets import BUCKET_RULE, is_bucket
 from bdn.digest import Digest
+from bdn.documents import checked
 from bdn.errors import BdnError, ChunkMissing, Invalid, Missing, SourceDown
 from bdn.http.head import Head, request_bytes
 from bdn.http.pool import Pool
 from bdn.http.receive import Document, WholeChunk
 from bdn.http.wire import Receiver
 from bdn.manifest import Chunk
-from bdn.origins.directory import checked_document
 from bdn.origins.layout import TAG_BYTES_MAX, chunk_key, document_key, read_pointer, tag_key
 from bdn.origins.pressure import MOST, Gate
 from bdn.origins.sigv4 import Credentials, Signer, encode_path
@@ -121,7 +121,7 @@ class S3Origin:
         body = await self._small(document_key(digest), bytes_max)
         if body is None:
             raise Missing(f"manifest document {digest.short} is not there", where=self.name)
-        return checked_document(body, digest, self.name)
+        return checked(body, digest, self.name, "mirror again")
 
     async def read_tag(self, name: str, tag: str) -> Digest:
         body = await self._small(tag_key(name, tag), TAG_BYTES_MAX)

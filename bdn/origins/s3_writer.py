@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from bdn.digest import Digest
+from bdn.documents import checked
 from bdn.errors import BdnError, Corrupt, Invalid, Missing, SourceDown, SourceSilent
 from bdn.manifest import Chunk
-from bdn.origins.directory import checked_document
 from bdn.origins.layout import (
     TAG_BYTES_MAX,
     chunk_key,
@@ -87,7 +87,7 @@ class S3Writer:
         found = await self._patiently(self._requests.get, document_key(digest), bytes_max)
         if found is None:
             raise Missing(f"manifest document {digest.short} is not there", where=self.name)
-        return checked_document(found.body, digest, self.name)
+        return checked(found.body, digest, self.name, "mirror again")
 
     async def read_tag(self, name: str, tag: str) -> Digest:
         found = await self._patiently(self._requests.get, tag_key(name, tag), TAG_BYTES_MAX)

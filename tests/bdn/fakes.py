@@ -6,10 +6,11 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 
 from bdn.digest import Digest, Hasher
 from bdn.errors import BdnError, ChunkMissing, Missing, ShortRead, SourceDown
-from bdn.manifest import Chunk
+from bdn.manifest import Chunk, Manifest
 from bdn.nvme_model import FileChunk
 from bdn.ports import Ask, Holding, Listing, OpenChunk, Span, UpstreamFile
 
@@ -98,6 +99,22 @@ class ScriptedAnswerer:
         if topic != "echo":
             raise Missing(f"no topic {topic}")
         return body[::-1]
+
+
+@dataclass
+class Library:
+    """Implements `Documents`: what it has, whom it names, what it was asked."""
+
+    manifests: Sequence[Manifest] = ()
+    names: tuple[str, ...] = ()
+    asked: list[str] = field(default_factory=list)
+
+    def document(self, digest: Digest) -> bytes | None:
+        return next((b for m in self.manifests for d, b in m.documents_by_digest.items() if d == digest), None)
+
+    def whereabouts(self, manifest: Digest, asker: str) -> tuple[str, ...]:
+        self.asked.append(asker)
+        return self.names
 
 
 def missing(digest: Digest) -> ChunkMissing:

@@ -7,13 +7,14 @@ import random
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import uvloop
 
 from bdn.digest import Digest
-from bdn.errors import Busy, ChunkMissing, Corrupt, Invalid, ShortRead, SourceDown, SourceSilent
+from bdn.errors import Busy, ChunkMissing, Corrupt, Invalid, Missing, ShortRead, SourceDown, SourceSilent
 from bdn.http.client import PeerClient
 from bdn.http.head import Head
 from bdn.http.peer import PeerServer
@@ -21,11 +22,13 @@ from bdn.http.server import ServerLimits
 from bdn.manifest import Chunk
 from bdn.ports import Ask, Holding
 from bdn.roster import Node
-from tests.bdn.fakes import FileShelf, MemorySink, ScriptedAnswerer, missing
+from tests.bdn.fakes import FileShelf, Library, MemorySink, ScriptedAnswerer, missing
+from tests.bdn.models import model
 
 BODY = random.Random(3).randbytes(3_000_000)
 CHUNK = Chunk(Digest.of(BODY), len(BODY))
 ASK = Ask(Digest.of(b"a manifest"), "node-a", hops=2, priority=1)
+LIBRARY = Library([model(chunk_bytes=256, big_bytes=300_000).manifest])  # Its chunk list has 85 KB.
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
@@ -37,7 +40,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @asynccontextmanager
 async def node(answerer: ScriptedAnswerer, shelf: FileShelf | None = None, **limits: Any) -> AsyncIterator[Any]:
-    server = PeerServer(answerer, shelf or FileShelf([BODY]), ServerLimits(**limits))
+    server = PeerServer(answerer, shelf or FileShelf([BODY]), ServerLimits(**limits), documents=LIBRARY)
     client = PeerClient()
     try:
         yield client, Node("node-b", "127.0.0.1", await server.start("127.0.0.1", 0)), server
@@ -183,6 +186,36 @@ def test_probe_and_tell(run: Run) -> None:
     run(work())
 
 
+def test_who_has_a_manifest_is_said_at_once_and_each_document_given(run: Run) -> None:
+    async def work() -> None:
+        (made,) = LIBRARY.manifests
+        about = replace(ASK, manifest=made.digest)
+        async with node(ScriptedAnswerer()) as (client, peer, server):
+            LIBRARY.names = ("node-c", "not a name", "10.0.0.7:7411")
+            assert await client.whereabouts(peer, about, stall_s=5) == ("node-b", "node-c", "10.0.0.7:7411")
+            assert await client.whereabouts(peer, ASK, stall_s=5) == ("node-c", "10.0.0.7:7411"), "named, not had"
+            for digest, body in made.documents_by_digest.items():
+                assert await client.read_document(peer, digest, about, bytes_max=1 << 20, stall_s=5) == body
+            with pytest.raises(Corrupt, match="at most 9 expected"):
+                await client.read_document(peer, made.digest, about, bytes_max=9, stall_s=5)
+            with pytest.raises(Missing, match="does not have manifest document"):
+                await client.read_document(peer, CHUNK.digest, about, bytes_max=1 << 20, stall_s=5)
+            assert server.http.sent.bytes_total == 0, "only what chunks are made of counts as served"
+
+    run(work())
+
+
+def test_a_node_that_knows_of_no_documents_has_none(run: Run) -> None:
+    async def work() -> None:
+        server, client = PeerServer(ScriptedAnswerer(), FileShelf([])), PeerClient()
+        peer = Node("node-b", "127.0.0.1", await server.start("127.0.0.1", 0))
+        assert await client.whereabouts(peer, ASK, stall_s=5) == ()
+        await client.close()
+        await server.stop()
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     ("host", "port"), [("127.0.0.1", 9), ("", 0), ("127.0.0.1", 99_999), ("x" * 64, 9), ("a..b", 9), ("\0", 9)]
 )
@@ -301,6 +334,10 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_replaced() -> None:
         b"GET /v1/chunks/../../etc/passwd HTTP/1.1\r\nx-bdn-asker: a\r\n\r\n",
         f"GET /v1/chunks/{CHUNK.digest.hex} HTTP/1.1\r\n\r\n".encode(),
         f"GET /v1/chunks/{CHUNK.digest.hex} HTTP/1.1\r\nx-bdn-asker: a b\r\n\r\n".encode(),
+        f"GET /v1/documents/{CHUNK.digest.hex} HTTP/1.1\r\n\r\n".encode(),
+        f"HEAD /v1/documents/{CHUNK.digest.hex} HTTP/1.1\r\nx-bdn-asker: a b\r\n\r\n".encode(),
+        b"GET /v1/documents/../../etc/passwd HTTP/1.1\r\nx-bdn-asker: a\r\n\r\n",
+        f"POST /v1/documents/{CHUNK.digest.hex} HTTP/1.1\r\nx-bdn-asker: a\r\n\r\n".encode(),
         b"\x00\x01\x02\r\n\r\n",
         b"GET / HTTP/1.1\r\nbroken header\r\n\r\n",
         b"POST /v1/probe HTTP/1.1\r\nx-bdn-asker: a\r\ncontent-length: 5\r\n\r\nabcde",
@@ -314,7 +351,7 @@ def test_a_bad_request_gets_a_short_no_and_the_server_lives_on(run: Run, request
             reader, writer = await asyncio.open_connection(peer.host, peer.port)
             writer.write(request_bytes)
             status = await reader.readline()
-            assert status.split()[1] in (b"400", b"404", b"413")
+            assert status.split()[1] in (b"400", b"404", b"405", b"413")
             writer.close()
             sink = MemorySink(CHUNK)
             await client.fetch_into(peer, CHUNK, ASK, sink, stall_s=5)

@@ -22,11 +22,14 @@ from bdn.http.client import PeerClient
 from bdn.http.peer import PeerServer
 from bdn.http.server import ServerLimits
 from bdn.origins.http import HttpOrigin
+from bdn.ports import Ask
 from bdn.roster import Node
-from tests.bdn.fakes import FileShelf, MemorySink, ScriptedAnswerer
+from tests.bdn.fakes import FileShelf, Library, MemorySink, ScriptedAnswerer
+from tests.bdn.models import model
 from tests.bdn.test_http_peers import ASK, BODY, CHUNK, head
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl command makes the certificate")
+MANIFEST = model(chunk_bytes=256, big_bytes=300_000).manifest
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
@@ -101,7 +104,8 @@ def test_peers_speak_tls_and_each_must_show_who_it_is(certificate: tuple[Path, P
         serving.load_cert_chain(*certificate)
         serving.load_verify_locations(certificate[0])
         serving.verify_mode = ssl.CERT_REQUIRED
-        server = PeerServer(ScriptedAnswerer(), FileShelf([BODY]), ServerLimits(heartbeat_s=0.05), tls=serving)
+        limits, library = ServerLimits(heartbeat_s=0.05), Library([MANIFEST])
+        server = PeerServer(ScriptedAnswerer(), FileShelf([BODY]), limits, tls=serving, documents=library)
         node = Node("node-b", "127.0.0.1", await server.start("127.0.0.1", 0))
         known = ssl.create_default_context(cafile=str(certificate[0]))
         known.load_cert_chain(*certificate)
@@ -111,8 +115,16 @@ def test_peers_speak_tls_and_each_must_show_who_it_is(certificate: tuple[Path, P
             await client.fetch_into(node, CHUNK, ASK, sink, stall_s=10)
             assert bytes(sink.data) == BODY
         assert await client.tell(node, "echo", b"x" * 100_000, stall_s=10) == b"x" * 100_000
+        about = Ask(MANIFEST.digest, "node-a")
+        assert await client.whereabouts(node, about, stall_s=10) == ("node-b",)
+        for digest, body in MANIFEST.documents_by_digest.items():
+            assert await client.read_document(node, digest, about, bytes_max=1 << 20, stall_s=10) == body
         with pytest.raises(SourceDown):
             await stranger.fetch_into(node, CHUNK, ASK, MemorySink(CHUNK), stall_s=10)
+        with pytest.raises(SourceDown):
+            await stranger.whereabouts(node, about, stall_s=10)
+        with pytest.raises(SourceDown):
+            await stranger.read_document(node, MANIFEST.digest, about, bytes_max=1 << 20, stall_s=10)
         await client.close()
         await server.stop()
 
