@@ -26,10 +26,11 @@ from bdn.chunking import (
 from bdn.digest import Digest, Hasher
 from bdn.errors import Corrupt, Down
 from bdn.manifest import Chunk
+from bdn.policy import pause_s
 from bdn.ports import Upstream, UpstreamFile
 
 ATTEMPTS = 5
-BACKOFF_S = 0.5
+BACKOFF_S, BACKOFF_S_MAX = 1.0, 60.0
 CHECKED = {"sha256": hashlib.sha256, "sha1": hashlib.sha1, "md5": hashlib.md5}
 
 Buffer = mmap.mmap
@@ -237,8 +238,7 @@ async def pieces(upstream: Upstream, file: UpstreamFile) -> AsyncIterator[bytes 
             failures = 1 if at > before else failures + 1
             if failures >= ATTEMPTS:
                 raise
-            wait_s = getattr(why, "retry_after_s", None)
-            await asyncio.sleep(min(BACKOFF_S * 2**failures if wait_s is None else wait_s, 60.0))
+            await asyncio.sleep(pause_s(why, BACKOFF_S, BACKOFF_S_MAX, failures, asked_s_max=BACKOFF_S_MAX))
 
 
 async def read_all(upstream: Upstream, file: UpstreamFile, into: memoryview) -> Digest:

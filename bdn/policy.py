@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bdn.errors import BdnError
+
 
 class OriginUse(StrEnum):
     """May the start of a container read the origin? Whatever is chosen, the receipt says why it was read."""
@@ -49,3 +51,10 @@ def backoff_s(first_s: float, most_s: float, failures: int) -> float:
     A node may be down for months, and 2.0 ** 1024 is an error.
     """
     return min(most_s, first_s * 2.0 ** min(max(0, failures - 1), 64))
+
+
+def pause_s(why: BdnError, first_s: float, most_s: float, failures: int, *, asked_s_max: float) -> float:
+    """How long to leave a source alone after that many failures in a row: as long as it asks for with the last one, or
+    as `backoff_s` says where it asks for nothing."""
+    asked_s: float | None = getattr(why, "retry_after_s", None)
+    return backoff_s(first_s, most_s, failures) if asked_s is None else min(asked_s, asked_s_max)

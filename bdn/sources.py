@@ -18,7 +18,7 @@ from typing import Protocol
 from bdn.digest import Digest
 from bdn.errors import BdnError, Corrupt, Down, Missing
 from bdn.manifest import Chunk
-from bdn.policy import Limits, OriginUse, backoff_s
+from bdn.policy import Limits, OriginUse, pause_s
 from bdn.roster import Node, Roster
 from bdn.standing import Standing
 
@@ -177,11 +177,8 @@ class Tried:
 
 
 def origin_pause_s(why: BdnError, tries: int, limits: Limits) -> float:
-    """How long to leave the origin alone after it failed that many times: as long as it asks for, or ever longer."""
-    asked: float | None = getattr(why, "retry_after_s", None)
-    if asked is not None:
-        return min(asked, limits.origin_patience_s)
-    return backoff_s(ORIGIN_BACKOFF_S, ORIGIN_BACKOFF_S_MAX, tries)
+    """How long to leave the origin alone after it failed that many times."""
+    return pause_s(why, ORIGIN_BACKOFF_S, ORIGIN_BACKOFF_S_MAX, tries, asked_s_max=limits.origin_patience_s)
 
 
 def next_source(

@@ -31,12 +31,13 @@ from bdn.origins.layout import (
 from bdn.origins.s3 import REGION, botocore_credentials, place, s3_error
 from bdn.origins.s3_requests import CONNECT_S, READ_S, NoConditions, S3Requests, sent_to
 from bdn.origins.sigv4 import Credentials
+from bdn.policy import pause_s
 from bdn.ports import TagEntry
 
 CONNECTIONS = 32
 ATTEMPTS, ATTEMPTS_FIRST = 8, 3  # Fewer until the service has once answered: its address may just be wrong.
 SILENCES = 2  # A service that takes a request and says nothing has been waited for READ_S each time.
-BACKOFF_S, BACKOFF_S_MAX = 0.25, 20.0
+BACKOFF_S, BACKOFF_S_MAX = 0.5, 20.0
 Answer = TypeVar("Answer")
 
 
@@ -169,8 +170,7 @@ class S3Writer:
                 self._answered = self._answered or why.retry_after_s is not None
                 if attempt >= (ATTEMPTS if self._answered else ATTEMPTS_FIRST):
                     raise
-                pause = BACKOFF_S * 2**attempt if why.retry_after_s is None else why.retry_after_s
-                await asyncio.sleep(min(pause, BACKOFF_S_MAX))
+                await asyncio.sleep(pause_s(why, BACKOFF_S, BACKOFF_S_MAX, attempt, asked_s_max=BACKOFF_S_MAX))
 
     # Blocking, in a thread
 

@@ -6,7 +6,7 @@ import pytest
 
 from bdn.digest import Digest
 from bdn.errors import SourceDown
-from bdn.policy import Limits
+from bdn.policy import Limits, pause_s
 from bdn.sources import Tried
 from bdn.throttle import READS_ADDED, READS_AT_FIRST, Throttle
 
@@ -73,3 +73,9 @@ def test_the_origins_patience_counts_from_its_first_failure_and_bounds_what_it_a
     assert tried.origin_error is None
     tried.origin_failed(SourceDown("origin", "refused"), 1061.0, limits)
     assert tried.origin_error is not None
+
+
+def test_a_source_is_left_alone_as_long_as_it_asks_or_ever_longer_and_never_without_end() -> None:
+    silent, asking = SourceDown("s", "no"), SourceDown("s", "503", retry_after_s=7.0)
+    assert [pause_s(silent, 0.5, 20.0, n, asked_s_max=9.0) for n in (1, 2, 3, 7, 5000)] == [0.5, 1.0, 2.0, 20.0, 20.0]
+    assert [pause_s(asking, 0.5, 20.0, n, asked_s_max=most) for n, most in ((1, 9.0), (5, 9.0), (1, 2.0))] == [7, 7, 2]
