@@ -34,6 +34,7 @@ FETCH_PIECE_BYTES = 1 << 20  # A turn of a thread each: smaller pieces cost more
 DIRECT_BYTES_MIN = 1 << 20
 TAGS_LOCK = "tags.lock"
 TAGS_INDEX = "tags.json"  # What a static server cannot list for itself.
+INDEX_BYTES_MAX = 16 << 20
 
 
 class DirectoryOrigin:
@@ -99,8 +100,25 @@ class DirectoryWriter:
         try:
             self._partial.mkdir(parents=True, exist_ok=True)
             _sweep(self._partial)
+            self._mend_index()
         except OSError as why:
             raise Invalid(f"cannot write there: {why.strerror}", where=str(self.root)) from why
+
+    def _mend_index(self) -> None:
+        """A mirror that was killed between its tag and the list of tags has left the tag out of it."""
+        if self._stale_index() is not None:
+            with _locked(self._partial / TAGS_LOCK):  # The other may not have been killed, and be about to write it.
+                if (index := self._stale_index()) is not None:
+                    self._write(TAGS_INDEX, index)
+
+    def _stale_index(self) -> bytes | None:
+        """The list of tags as it should be, where it is not so."""
+        index = canonical({f"{e.name}:{e.tag}": str(e.manifest) for e in _tags(self.root)[0]})
+        try:
+            there = _read(self.root / TAGS_INDEX, INDEX_BYTES_MAX)
+        except Corrupt:
+            there = b""
+        return None if index == there or (there is None and index == canonical({})) else index
 
     async def held(self, chunks: Sequence[Chunk], *, reread: bool = False) -> frozenset[Digest]:
         return await asyncio.to_thread(lambda: frozenset(c.digest for c in chunks if self._has(c)))

@@ -16,14 +16,13 @@ from bdn.http.pool import Pool
 from bdn.http.receive import Document, WholeChunk
 from bdn.http.wire import Receiver
 from bdn.manifest import Chunk
-from bdn.origins.directory import TAGS_INDEX
+from bdn.origins.directory import INDEX_BYTES_MAX, TAGS_INDEX
 from bdn.origins.layout import TAG_BYTES_MAX, chunk_key, document_key, read_pointer, split_tag_path, tag_key
 from bdn.origins.pressure import MOST, Gate
 from bdn.ports import Sink, TagEntry
 
 CONNECTIONS = int(MOST)
 STALL_S = 30.0
-INDEX_BYTES_MAX = 16 << 20
 
 
 class HttpOrigin:

@@ -19,9 +19,11 @@ import pytest
 from bdn.chunking import CHUNK_BYTES
 from bdn.digest import Digest
 from bdn.errors import Corrupt, Invalid, Missing, SourceDown, Usage
+from bdn.http.static import DirectoryServer
 from bdn.manifest import DOCUMENT_BYTES_MAX, Chunk, Manifest, parse
 from bdn.mirror import MirrorPlan, mirror
 from bdn.origins.directory import DirectoryOrigin, DirectoryWriter
+from bdn.origins.http import HttpOrigin
 from tests.bdn.fakes import MemorySink, MemoryUpstream
 
 PLAN = MirrorPlan("test/model", window_bytes=64 << 20)
@@ -348,6 +350,58 @@ def test_a_killed_mirror_is_resumed_by_asking_the_origin(tmp_path: Path) -> None
     again = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     assert again["chunks_total"] == 400 and 20 <= again["chunks_reused"] < 400
     assert again["bytes_uploaded"] == (400 - again["chunks_reused"]) << 20
+
+
+DYING = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from bdn.mirror import MirrorPlan, mirror
+from bdn.origins.directory import TAGS_INDEX, DirectoryWriter
+from bdn.upstreams.directory import DirectoryUpstream
+
+class Dying(DirectoryWriter):
+    def _write(self, key, body):
+        if key == TAGS_INDEX:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super()._write(key, body)
+
+source, origin = sys.argv[1:]
+asyncio.run(mirror(DirectoryUpstream(Path(source)), Dying(origin), MirrorPlan("late", "prod")))
+"""
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["same model", "other model"])
+@pytest.mark.parametrize("first", [True, False], ids=["its first tag", "a later one"])
+def test_a_mirror_killed_between_its_tag_and_the_list_of_tags_is_listed_by_the_next(
+    same: bool, first: bool, tmp_path: Path
+) -> None:
+    for name in ("late", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights.bin").write_bytes(name.encode() * 1000)
+    origin, bdn = tmp_path / "origin", [sys.executable, "-m", "bdn"]
+    to = ["--origin", str(origin), "--json", "--quiet"]
+    if not first:
+        subprocess.run([*bdn, "mirror", str(tmp_path / "other"), "--tag", "old", *to], check=True, capture_output=True)
+    died = subprocess.run([sys.executable, "-c", DYING, str(tmp_path / "late"), str(origin)], check=False)
+    assert died.returncode == -signal.SIGKILL and (origin / "tags" / "late" / "prod").exists()
+    assert "late:prod" not in ((origin / "tags.json").read_text() if not first else "")
+    again = [str(tmp_path / "late"), "--tag", "prod"] if same else [str(tmp_path / "other")]
+    done = json.loads(subprocess.run([*bdn, "mirror", *again, *to], check=True, stdout=subprocess.PIPE).stdout)
+    assert done["tag_moved"] is not same, "where the tag is as it should be, nothing else would write the list"
+
+    async def listed() -> set[str]:
+        server = DirectoryServer(origin)
+        reader = HttpOrigin(f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}")
+        try:
+            return {f"{t.name}:{t.tag}" async for t in reader.tags()}
+        finally:
+            await reader.close()
+            await server.stop()
+
+    async def in_place() -> set[str]:
+        return {f"{t.name}:{t.tag}" async for t in DirectoryOrigin(origin).tags()}
+
+    assert "late:prod" in asyncio.run(listed()) and asyncio.run(listed()) == asyncio.run(in_place())
 
 
 def test_writers_with_the_same_process_id_write_beside_one_another(tmp_path: Path) -> None:
