@@ -28,6 +28,7 @@ from bdn.policy import OriginUse
 from bdn.pulls import Pull, Pulls
 from bdn.reference import parse_reference
 from bdn.roster import parse_nodes
+from bdn.shortage import shortage
 
 LINE_EVERY_S = 0.1
 LOOKUP_S = 1.0  # A tag or manifest that takes longer is waited for with lines.
@@ -177,6 +178,10 @@ async def _errors(
         return await handler(request)
     except BdnError as why:
         return web.json_response({"error": error_json(why)}, status=422)
+    except Exception as why:
+        if (short := shortage(why)) is None:
+            raise
+        return web.json_response({"error": error_json(short)}, status=422)
 
 
 async def _object(request: web.Request) -> Mapping[str, object]:

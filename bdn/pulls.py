@@ -23,6 +23,7 @@ from bdn.policy import OriginUse
 from bdn.ports import Clock, Origin, Tier
 from bdn.reference import Reference
 from bdn.resolver import Resolver
+from bdn.shortage import shortage
 from bdn.sinks import disk_error
 from bdn.window import Window
 
@@ -182,21 +183,27 @@ class Pulls:
             pull.path, pull.state = done.path, State.READY
         except BdnError as why:
             pull.error, pull.state = why, State.FAILED
-        except OSError as why:
-            # The store's own directory: the file that failed may be in one that is not there any more.
-            pull.error, pull.state = disk_error(why, str(self._store.root), 0), State.FAILED
         except asyncio.CancelledError:
             pull.state = State.FAILED
             pull.error = Down("the agent is stopping", hint="the pull goes on when it runs again")
             raise
-        except Exception as why:  # A defect must reach who waits; a pull that never ends is worse.
-            pull.error, pull.state = Invalid(f"internal error: {type(why).__name__}: {why}"), State.FAILED
-            raise
+        except Exception as why:
+            pull.error, pull.state = self._failure(why), State.FAILED
+            if pull.error is None:  # A defect must reach who waits; a pull that never ends is worse.
+                pull.error = Invalid(f"internal error: {type(why).__name__}: {why}")
+                raise
         finally:
             pull.seconds = self._clock.now() - started
             self.outcomes[pull.state] += 1
             self._observe(pull)
             pull.touch()
+
+    def _failure(self, why: Exception) -> BdnError | None:
+        """What this machine refused, which is no defect."""
+        if (short := shortage(why, "a smaller --in-flight-bytes of the agent needs less")) is not None:
+            return short
+        # The store's own directory: the file that failed may be in one that is not there any more.
+        return disk_error(why, str(self._store.root), 0) if isinstance(why, OSError) else None
 
     def _forget_oldest(self) -> None:
         ended = [d for d, p in self._pulls.items() if p.ended]

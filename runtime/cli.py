@@ -18,8 +18,14 @@ from typing import NoReturn, Protocol, TypeVar, cast
 
 from runtime import config
 from runtime.errors import SpeechError, Usage
+from runtime.shortage import shortage
 
 INTERRUPTED = 130
+# What makes a verb need less memory.
+LESS = {
+    "serve": "fewer --lanes need less, and so does --dtype int8",
+    "say": "--dtype int8 needs less",
+}
 Group = TypeVar("Group")
 # Every verb: its module, and the line that `tts --help` shows for it.
 VERBS: dict[str, tuple[str, str]] = {
@@ -83,12 +89,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (`| head`) has gone. Point stdout elsewhere, or the interpreter complains while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as why:
-        where = f" ({why.filename})" if why.filename else ""
-        return _failed(args, verb, f"{why.strerror or why}{where}", 1)
     except Exception as why:
-        if "--debug" in args:
+        if "--debug" in args and not isinstance(why, OSError):
             raise
+        if (short := shortage(why, LESS.get(verb, ""))) is not None:
+            return _failed(args, verb, str(short), short.exit_code)
+        if isinstance(why, OSError):
+            where = f" ({why.filename})" if why.filename else ""
+            return _failed(args, verb, f"{why.strerror or why}{where}", 1)
         line = f"internal error: {type(why).__name__}: {why}: run it again with --debug and report it"
         return _failed(args, verb, line, 1)
 

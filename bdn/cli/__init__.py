@@ -17,8 +17,14 @@ from bdn import config
 from bdn.cli.console import Console
 from bdn.cli.verb import Call, Verb
 from bdn.errors import BdnError, Usage
+from bdn.shortage import shortage
 
 INTERRUPTED = 130
+# What makes a verb need less memory.
+LESS = {
+    "mirror": "a smaller --mirror-window-bytes needs less",
+    "agent": "a smaller --in-flight-bytes needs less",
+}
 # Every verb and the one line that `bdn --help` shows for it.
 VERBS = {
     "demo": "the whole job on this machine: mirror, four nodes, one copy from the origin, first audio, a receipt",
@@ -59,12 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (`| head`) has gone. Point stdout elsewhere, or the interpreter complains while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as why:
-        where = f" ({why.filename})" if why.filename else ""
-        return console.error(verb, f"{why.strerror or why}{where}", 1)
     except Exception as why:
-        if "--debug" in args:
+        if "--debug" in args and not isinstance(why, OSError):
             raise
+        if (short := shortage(why, LESS.get(verb, ""))) is not None:
+            return console.error(verb, str(short), short.exit_code)
+        if isinstance(why, OSError):
+            where = f" ({why.filename})" if why.filename else ""
+            return console.error(verb, f"{why.strerror or why}{where}", 1)
         line = f"internal error: {type(why).__name__}: {why}: run it again with --debug and report it"
         return console.error(verb, line, 1)
 
