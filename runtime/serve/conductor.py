@@ -55,12 +55,13 @@ class _Seat:
     ahead_max_s: float
     priority: int
     waiting_since: float
+    asked_at: float  # when what ended its last want of text was asked
     state: LaneState = LaneState.STARVED  # the engine's word; only a step or a command for this stream changes it
     dry_at: float = math.inf  # inf: nothing is playing
     held: bool = False
     awaited: bool = True  # it has text, and its listener waits for the first of its sound
-    asked_at: float = 0.0  # when what ended its last want of text was asked
-    starved: bool = True  # a fresh stream has no text; so the first Paused is for text that really ran dry
+    starved: bool = True  # a fresh stream has no text
+    speaks: bool = False  # a word of it has begun; so the first Paused is for text that really ran dry
     sound_s: float = 0.0  # of the model's own time line, before trimming
     heard: bool = False
     last_sample: float = 0.0
@@ -150,13 +151,17 @@ class Conductor:
             out.append(Broken(command.sid, "invalid", str(why)))
         else:
             trimmer = LeadTrimmer(self._engine.sample_rate) if self._trim else None
-            seat = _Seat(command.sid, lane, trimmer, command.ahead_max_s, command.priority, self._clock())
+            now = self._clock()
+            seat = _Seat(command.sid, lane, trimmer, command.ahead_max_s, command.priority, now, now)
             seat.state = self._engine.state(lane)
             self._seats[command.sid] = self._by_lane[lane] = seat
 
     def _obey(self, seat: _Seat, command: Command, out: list[Happening]) -> None:
-        if isinstance(command, Feed | Flush | End) and self._engine.state(seat.lane) is LaneState.STARVED:
-            seat.asked_at = min(command.at, self._clock())
+        if isinstance(command, Feed | Flush | End):
+            if self._engine.state(seat.lane) is LaneState.STARVED:
+                seat.asked_at = min(command.at, self._clock())
+            elif not seat.words_fed:  # the silence before its first word needs no text, so it never was short of any
+                seat.waiting_since = seat.asked_at = min(command.at, self._clock())
         match command:
             case Feed(entries=entries):
                 self._engine.feed(seat.lane, entries)
@@ -212,7 +217,8 @@ class Conductor:
         starved = seat.state is LaneState.STARVED
         if starved and not seat.starved:
             self._send(seat, out)
-            out.append(Paused(seat.sid))
+            if seat.speaks:
+                out.append(Paused(seat.sid))
             self._settle(seat, seat.state, out)
         if not starved:
             self._forgive(seat, now)
@@ -275,6 +281,7 @@ class Conductor:
     def _take(self, seat: _Seat, frame: FrameOut, now: float, out: list[Happening]) -> None:
         seat.steps += 1
         seat.state, seat.view = frame.state, None
+        seat.speaks = seat.speaks or bool(frame.started)
         if frame.pcm is not None:
             if not math.isfinite(frame.pcm.sum()):
                 self._break(seat, "internal", "the model gave samples that are not numbers", out)

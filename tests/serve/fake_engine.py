@@ -69,6 +69,7 @@ class FakeEngine:
     delay_steps: int = 4
     first_frame_step: int = 6
     lookahead_words: int = 2
+    initial_padding: int = 2  # steps before the first word, which need no text
     voices: tuple[str, ...] = ("anna", "ben")
     clock: SimClock | None = None
     full_fixed_s: float = 0.0
@@ -133,8 +134,8 @@ class FakeEngine:
         it = self.held.get(lane)
         if it is None:
             return LaneState.FREE
-        can_speak = it.busy or len(it.pending) > self.lookahead_words or (it.pending and (it.ended or it.flushing))
-        if not can_speak:
+        goes = it.step < self.initial_padding or it.busy or len(it.pending) > self.lookahead_words
+        if not (goes or (it.pending and (it.ended or it.flushing))):
             if it.ended and not it.drain:
                 return LaneState.ENDED
             if not (it.drain and (it.ended or it.flushing)):
@@ -158,7 +159,9 @@ class FakeEngine:
         it = self.held[lane]
         started: tuple[WordTime, ...] = ()
         finished: tuple[WordTime, ...] = ()
-        if not it.busy and it.pending:
+        if it.step < self.initial_padding:
+            pass
+        elif not it.busy and it.pending:
             it.word = WordTime(it.pending.popleft().text, it.step * FRAME_S, it.step * FRAME_S)
             started, it.busy, it.drain = (it.word,), WORD_STEPS, self.first_frame_step
         elif not it.busy and it.drain:

@@ -28,7 +28,7 @@ from runtime.serve.traffic import (
     Words,
 )
 from runtime.step_cost import StepCost
-from tests.serve.fake_engine import FRAME_S, FakeEngine, SimClock, planted
+from tests.serve.fake_engine import FRAME_S, FakeEngine, FakeFeed, SimClock, planted
 
 COSTS = Costs(full=StepCost(0.004, 0.002), lead=StepCost(0.0012, 0.0006))
 
@@ -92,6 +92,34 @@ def test_the_first_sound_takes_the_lead_in_lead_steps_and_three_whole_ones() -> 
     lead, full = 0.3 * 0.006, 0.006
     assert first == pytest.approx(4 * lead + 3 * full)
     assert [lead for _, lead in stage.engine.steps[:7]] == [True] * 4 + [False] * 3
+
+
+@pytest.mark.parametrize("text_s", [0.0, 0.001, 5.0])
+def test_a_newcomer_is_aimed_at_from_its_text_on_whatever_it_could_do_without(text_s: float) -> None:
+    """The engine makes the silence before the first word at once, so a fresh stream is not short of text at first.
+
+    That it was taken for one that has waited since the clock began, beside which nobody may ride, went unnoticed: the
+    fake engine was short of text from the start.
+    """
+    stage = Stage()
+    stage.say(2, " ".join(["word"] * 400))
+    stage.run(3)
+    began = stage.clock.now
+    stage.tell(Open(1, StreamSpec(seed=1), 4.0))
+    stage.run(text_s)
+    waited = stage.clock.now
+    stage.tell(Feed(1, (*FakeFeed().push("one two three four "),), stage.clock.now), End(1))
+    stage.run(0.0001)
+    (seat,) = [s for s in stage.conductor._seats.values() if s.sid == 1]
+    assert seat.waiting_since == waited >= began > 0
+    assert not stage.of(1, Paused), "nothing was said yet"
+
+
+def test_a_flush_before_any_text_is_answered() -> None:
+    stage = Stage()
+    stage.tell(Open(1, StreamSpec(seed=1), 4.0), Flush(1, 7))
+    stage.run(1)
+    assert [h.mark for h in stage.of(1, Flushed)] == [7] and not stage.of(1, Paused)
 
 
 def test_it_waits_for_more_words_when_the_text_runs_dry_and_says_so_once() -> None:
