@@ -3,19 +3,18 @@
 The rule, in order:
 1. A stream that plays must not run dry. Whatever else is done now has to leave time for that.
 2. Streams that have no sound yet (or whose text ran dry and came back) come next. Each has a moment at which it should
-   sound: from its text on, as long as most of those before it took (`Aim`). Who has the least slack until then says
-   what is next: a lead step for all who lead, or a whole step for all past their lead. Slack that is left is spent in
-   the whole steps, on players who ride along for a lane's cost each. So the device never idles, and it makes little
-   difference to a newcomer's wait what was running when it came, or who else did.
+   sound: after its text, the least that this takes, and GRACE of it more, in which a step that was running can end. Who
+   has the least slack until its moment says what is next: a lead step for all who lead, or a whole step for all past
+   their lead. Slack that is left is spent in the whole steps, on players who ride along for a lane's cost each. So it
+   makes little difference to a newcomer's wait what was running when it came, or who else did.
 3. When nobody waits, streams run ahead, the least ahead first, up to `ahead_max_s`: the hand they gain is what lets a
    newcomer have the device to itself. The bound keeps a barge-in from wasting more; who rides along may be RIDE_S past
-   it, so that there is nearly always somebody to spend slack on.
+   it, so that there is nearly always somebody to spend slack on, or to fill a step with.
 
-Run-ahead steps carry the few lanes that make a newcomer's wait for the step that is running shortest, and more of them
-as hands grow poor: a step of many serves each for less. How much more is needed is seen in the hands alone; reckoned
-from the newcomers of the last seconds, it grew without bound near saturation. While the hands allow, steps wait for
-that company. Where a step costs the same for any number of lanes (a GPU), it is all of them. Who goes along with the
-hungriest is who lies next to it, as long as nobody is short.
+Run-ahead steps carry as many as that same time lets them (`Costs.company`), and wait until so many may run ahead,
+unless somebody has little in hand. A device that idles with every hand filled can begin with a newcomer at once. Short
+steps instead, which kept it busy, cost half as much again and made newcomers wait for their end nearly always. Who goes
+along with the hungriest is who lies next to it, as long as nobody is short.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from typing import NamedTuple
 
 from runtime.step_cost import StepCost
 
-# A newcomer's wait for the step that is running, and half of one for what others who come then take.
-GRACE = 1.5
-# The part of newcomers that may sound later than is aimed at; how fast the aim moves; what counts as late; how far the
-# aim may go, in times that a newcomer alone takes.
-LATE, AIM_STEP, AIM_TOLERANCE, AIM_MAX = 0.25, 0.015, 1.01, 5.0
+# A run-ahead step takes so much of a first sound's least time, and first sounds take so much more than the least.
+GRACE = 0.5
+# However short that is, a lane's part of the step costs at most so many times what it would in a step of all who play:
+# streams that fill `load_max` of the device in steps of everybody must fit in it in these.
+COST_MAX = 1.2
 # Whoever rides along with a newcomer may be so much further ahead: no frame costs less.
 RIDE_S = 0.32
-# With so much in the middle hand run-ahead steps carry the best few, with this part of it everybody.
-HAND_GOOD_S, HAND_POOR = 1.0, 0.2
+# Who has so much in hand waits for company; half of what it may have, where that is less.
+HAND_S = 1.0
 # So much before its moment a step may come: a wait for exactly that moment ends in a step, not in another wait.
 TOLERANCE_S = 1e-6
 
@@ -79,18 +78,14 @@ class Costs:
         """The least time to the first sound of a stream alone."""
         return delay_steps * self.lead.of(1) + (first_frame_step + 1 - delay_steps) * self.full.of(1)
 
-    def calm_s(self, delay_steps: int, first_frame_step: int) -> float:
-        """The same beside few others: a step of the best company to wait for, and half of one for who comes then."""
-        return self.first_sound_s(delay_steps, first_frame_step) + GRACE * self.full.of(self.best)
-
-    @property
-    def best(self) -> int:
-        """Lanes in a run-ahead step that make a newcomer's wait for it shortest.
-
-        b lanes a step keep the device busy for N / b * cost(b) of a frame, and who comes in then waits half a step:
-        N / b * cost(b) ** 2 is least where b lanes cost as much as the step's fixed part.
-        """
-        return max(1, math.ceil(self.full.fixed_s / self.full.lane_s)) if self.full.lane_s > 0 else 1
+    def company(self, playing: int, least_s: float) -> int:
+        """Lanes in a run-ahead step: as many as take GRACE of a first sound's time, and as COST_MAX asks for."""
+        if not playing or self.full.fixed_s <= 0.0:
+            return min(1, playing)
+        each_s = COST_MAX * self.full.of(playing) / playing
+        cheap = math.ceil(self.full.fixed_s / (each_s - self.full.lane_s) - 1e-9)
+        room_s = GRACE * least_s - self.full.fixed_s
+        return min(playing, max(cheap, int(room_s / self.full.lane_s) if self.full.lane_s > 0.0 else playing))
 
     def slower(self, times: float) -> Costs:
         """The same with every step taking so many times longer."""
@@ -108,29 +103,8 @@ class Plan:
     wake_at: float = math.inf
 
 
-@dataclass(slots=True)
-class Aim:
-    """How long after its text a newcomer should sound: as long as all but LATE of the last ones really took.
-
-    An aim that most can keep makes waits alike; one that is kept too easily comes down. It moves by parts of itself
-    with each newcomer, up where one was late: where it stands still, just LATE of them are.
-    """
-
-    least_s: float
-    wait_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.wait_s = max(self.wait_s, self.least_s)
-
-    def note(self, took_s: float) -> None:
-        """One sounded so long after its text."""
-        late = took_s > self.wait_s * AIM_TOLERANCE
-        self.wait_s *= 1.0 + (AIM_STEP * (1.0 - LATE) if late else -AIM_STEP * LATE)
-        self.wait_s = min(AIM_MAX * self.least_s, max(self.least_s, self.wait_s))
-
-
-def plan(views: list[LaneView], costs: Costs, now: float, *, wait_s: float = 0.0) -> Plan:
-    """The next step. Deterministic: ties go to the lower lane.
+def plan(views: list[LaneView], costs: Costs, now: float, *, least_s: float = 0.0) -> Plan:
+    """The next step. Deterministic: ties go to the lower lane. `least_s`: what a first sound takes alone.
 
     What keeps rule 1: a step is only taken if after it, or after one more of those next to run dry, there is still time
     for a step of everybody before the first is dry. That step takes at most `load_max` of a frame and gives everybody a
@@ -139,28 +113,28 @@ def plan(views: list[LaneView], costs: Costs, now: float, *, wait_s: float = 0.0
     """
     playing = sorted((v for v in views if v.dry_at < math.inf), key=lambda v: (v.dry_at, -v.priority, v.lane))
     waiting = [v for v in views if v.dry_at == math.inf]
-    hungry = [v for v in playing if v.dry_at - v.ahead_max_s <= now + TOLERANCE_S]
-    company = _company(playing, costs, now)
+    riders = [v for v in playing if v.dry_at - now <= v.ahead_max_s + RIDE_S]
+    company = costs.company(len(playing), least_s)
     if waiting:
-        riders = [v for v in playing if v.dry_at - now <= v.ahead_max_s + RIDE_S]
+        wait_s = least_s * (1.0 + GRACE)
         if step := _towards_sound(waiting, playing, riders, wait_s, costs, now):
             return step
-        worth = hungry or playing
+        worth = riders or playing
     else:
-        worth = hungry if _next_worth(playing, company) <= now + TOLERANCE_S else []
+        worth = riders if _next_worth(playing, company) <= now + TOLERANCE_S else []
     if not worth:
         return Plan((), wake_at=max(now, _next_worth(playing, company)))
-    riders = [v for v in waiting if v.next is Next.FULL]
+    along = [v for v in waiting if v.next is Next.FULL]
     size = _batch(worth, len(playing), company, costs, now)
-    calm = _calm(playing, size + len(riders), costs, now)
+    calm = _calm(playing, size + len(along), costs, now)
     chosen = _near(worth[0].lane, worth, size) if calm else worth[:size]
-    if riders and _ride(chosen, riders, playing, costs, now):
-        chosen = chosen + riders
+    if along and _ride(chosen, along, playing, costs, now):
+        chosen = chosen + along
     return Plan(tuple(v.lane for v in chosen))
 
 
 def _towards_sound(
-    waiting: list[LaneView], playing: list[LaneView], hungry: list[LaneView], wait_s: float, costs: Costs, now: float
+    waiting: list[LaneView], playing: list[LaneView], riders: list[LaneView], wait_s: float, costs: Costs, now: float
 ) -> Plan | None:
     """A step towards the first sound of whoever has the least slack until `wait_s` is over; None if it is not safe."""
     # Company costs newcomers little, but not nothing: a higher priority is not made to share.
@@ -179,12 +153,12 @@ def _towards_sound(
         return Plan(tuple(v.lane for v in leading), lead=True) if safe else None
     if costs.full.lane_s * len(leading) < lead_s:  # their leads cost less along with the others than by themselves
         ready = ready + leading
-    seats = len(hungry)
+    seats = len(riders)
     if costs.full.lane_s > 0:
         spare_s = _spare_s(first, sorted(leading, key=slack_s), slack_s, costs)
         seats = min(seats, max(0, int(spare_s / first.fulls_left / costs.full.lane_s)))
     calm = playing and _calm(playing, seats + len(ready), costs, now)
-    riders = _near(ready[0].lane, hungry, seats) if calm else hungry[:seats]
+    riders = _near(ready[0].lane, riders, seats) if calm else riders[:seats]
     if riders and _ride(riders, ready, playing, costs, now):
         return Plan(tuple(v.lane for v in riders + ready))
     return Plan(tuple(v.lane for v in ready)) if _safe(playing, ready, False, costs, now) else None
@@ -200,25 +174,14 @@ def _spare_s(first: LaneView, leading: list[LaneView], slack_s: Callable[[LaneVi
 
 
 def _next_worth(playing: list[LaneView], company: int) -> float:
-    """When enough players may run ahead to make a step of `company`, or one has used up half of its hand.
+    """When enough players may run ahead to make a step of `company`, or one is down to HAND_S or half of its hand.
 
     A step that is not taken before this is taken at it: asked here only, since a second answer made the device spin.
     """
     if not playing:
         return math.inf
     may = sorted(v.dry_at - v.ahead_max_s for v in playing)
-    return min(may[company - 1], min(v.dry_at - v.ahead_max_s / 2 for v in playing))
-
-
-def _company(playing: list[LaneView], costs: Costs, now: float) -> int:
-    """Lanes in a run-ahead step: the best few while hands are good, more as they grow poor, for that serves more."""
-    everybody = len(playing)
-    if costs.full.lane_s <= 0 or not playing:
-        return max(1, everybody)
-    best, middle = min(everybody, costs.best), playing[everybody // 2]
-    good_s = min(HAND_GOOD_S, middle.ahead_max_s / 2)
-    lack = min(1.0, max(0.0, 1.0 - (middle.dry_at - now) / good_s) / (1.0 - HAND_POOR))
-    return best + math.ceil(lack * (everybody - best))
+    return min(may[company - 1], min(v.dry_at - min(HAND_S, v.ahead_max_s / 2) for v in playing))
 
 
 def _near(lane: int, views: list[LaneView], size: int) -> list[LaneView]:
@@ -255,15 +218,15 @@ def _ride(chosen: list[LaneView], waiting: list[LaneView], playing: list[LaneVie
     return _safe_size(after, len(after), 1, costs, ends) is not None
 
 
-def _batch(hungry: list[LaneView], playing: int, company: int, costs: Costs, now: float) -> int:
+def _batch(worth: list[LaneView], playing: int, company: int, costs: Costs, now: float) -> int:
     """How many of the hungriest to step: the company if that is safe, or else the fewest that are safe.
 
     If no number is safe, everybody: somebody may be late, and the largest step catches up soonest.
     """
-    dries = [v.dry_at for v in hungry]
-    least = min(company, len(hungry))
+    dries = [v.dry_at for v in worth]
+    least = min(company, len(worth))
     size = _safe_size(dries, playing, least, costs, now) or _safe_size(dries, playing, 1, costs, now)
-    return size or len(hungry)
+    return size or len(worth)
 
 
 def _safe_size(dries: list[float], everybody: int, least: int, costs: Costs, now: float) -> int | None:

@@ -16,7 +16,7 @@ import numpy as np
 from runtime.audio_silence import LeadTrimmer, end_ramp
 from runtime.errors import NameUnknown, SpeechError
 from runtime.port import Engine, FrameOut, LaneState, Pcm, WordTime
-from runtime.scheduler import Aim, Costs, LaneView, Next, Plan, plan
+from runtime.scheduler import Costs, LaneView, Next, Plan, plan
 from runtime.serve.traffic import (
     Broken,
     Close,
@@ -59,7 +59,6 @@ class _Seat:
     state: LaneState = LaneState.STARVED  # the engine's word; only a step or a command for this stream changes it
     dry_at: float = math.inf  # inf: nothing is playing
     held: bool = False
-    awaited: bool = True  # it has text, and its listener waits for the first of its sound
     starved: bool = True  # a fresh stream has no text
     speaks: bool = False  # a word of it has begun; so the first Paused is for text that really ran dry
     sound_s: float = 0.0  # of the model's own time line, before trimming
@@ -100,7 +99,6 @@ class Conductor:
         self._seats: dict[int, _Seat] = {}
         self._by_lane: dict[int, _Seat] = {}
         self._pace = 1.0
-        self._aim = Aim(self._calm_s)
         self._watches = StepWatch(costs.full, engine.lanes), StepWatch(costs.lead, engine.lanes)
         self._review_at = clock() + REVIEW_S
         self.tally = Tally()
@@ -136,7 +134,7 @@ class Conductor:
         began = self._clock()
         out: list[Happening] = []
         views = self._views(began, out)
-        decision = plan(views, self._costs.slower(self._pace), began, wait_s=self._aim.wait_s)
+        decision = plan(views, self._costs.slower(self._pace), began, least_s=self._least_s)
         if not decision.lanes:
             return out, decision.wake_at
         self._step(decision, began, out)
@@ -223,7 +221,7 @@ class Conductor:
         if not starved:
             self._forgive(seat, now)
             if seat.starved and seat.dry_at == math.inf:
-                seat.waiting_since, seat.awaited = seat.asked_at, True
+                seat.waiting_since = seat.asked_at
         seat.starved = starved
 
     def _forgive(self, seat: _Seat, now: float) -> None:
@@ -232,8 +230,8 @@ class Conductor:
             seat.dry_at = math.inf
 
     @property
-    def _calm_s(self) -> float:
-        return self._costs.calm_s(self._engine.delay_steps, self._engine.first_frame_step)
+    def _least_s(self) -> float:
+        return self._costs.first_sound_s(self._engine.delay_steps, self._engine.first_frame_step)
 
     def _step(self, decision: Plan, began: float, out: list[Happening]) -> None:
         tally = self.tally
@@ -276,7 +274,6 @@ class Conductor:
             self._review_at = now + REVIEW_S
             if [watch.review(now) for watch in self._watches] != [False, False]:
                 self._costs = Costs(full.promised, leads.promised, self._costs.frame_s)
-                self._aim.least_s = self._calm_s
 
     def _take(self, seat: _Seat, frame: FrameOut, now: float, out: list[Happening]) -> None:
         seat.steps += 1
@@ -302,9 +299,6 @@ class Conductor:
         if late_s:
             self.tally.underruns += 1
         start = seat.dry_at if now <= seat.dry_at < math.inf else now
-        if seat.awaited:
-            seat.awaited = False
-            self._aim.note(now - seat.waiting_since)
         seat.dry_at = start + len(pcm) / self._engine.sample_rate
         seat.heard = True
         seat.last_sample = float(pcm[-1])

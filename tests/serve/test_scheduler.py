@@ -8,7 +8,7 @@ import random
 import pytest
 
 from runtime.admission import capacity
-from runtime.scheduler import AIM_MAX, LATE, Aim, Costs, LaneView, Next, plan
+from runtime.scheduler import COST_MAX, GRACE, Costs, LaneView, Next, plan
 from runtime.step_cost import StepCost
 
 CPU = Costs(full=StepCost(0.004, 0.002), lead=StepCost(0.001, 0.0005))
@@ -52,9 +52,9 @@ def test_a_plan_without_a_step_names_a_later_moment_and_that_one_ends_in_a_step(
 
 
 def test_who_may_run_furthest_ahead_does_not_keep_the_device_awake_without_a_step() -> None:
-    """Half of a long hand used up, and somebody before it in line who has most of a short one."""
+    """Little left of a long hand, and somebody before it in line who has most of a short one."""
     cheap = Costs(full=StepCost(0.004, 0.0008), lead=CPU.lead)
-    views = [playing(0, 1003.9), playing(1, 1010.0, 30.0), *(playing(n, 1016.0, 15.0) for n in range(2, 6))]
+    views = [playing(0, 1000.19, 0.2), playing(1, 1001.0, 30.0), *(playing(n, 1016.0, 15.0) for n in range(2, 6))]
     assert plan(views, cheap, 1000.0).lanes
 
 
@@ -82,41 +82,35 @@ def test_newcomers_past_their_lead_take_whole_steps_and_share_them() -> None:
 
 
 def test_whoever_has_the_least_slack_says_what_is_next() -> None:
-    wait_s = CPU.first_sound_s(16, 18)
     late_lead = [new(1, Next.LEAD, 9.90), new(2, Next.FULL, 9.99)]
-    p = plan(late_lead, CPU, 10.0, wait_s=wait_s)
+    p = plan(late_lead, CPU, 10.0, least_s=LEAST_S)
     assert p.lead and p.lanes == (1,)
     late_ready = [new(1, Next.LEAD, 9.99), new(2, Next.FULL, 9.95)]
-    p = plan(late_ready, CPU, 10.0, wait_s=wait_s)
+    p = plan(late_ready, CPU, 10.0, least_s=LEAST_S)
     assert not p.lead and p.lanes == (2,)
 
 
-def test_the_aim_settles_where_all_but_a_few_newcomers_keep_it_and_stays_there() -> None:
-    rng = random.Random(5)
-    took = [rng.uniform(0.05, 0.10) for _ in range(4000)]
-    aim, aims = Aim(0.04), []
-    for seconds in took:
-        aim.note(seconds)
-        aims.append(aim.wait_s)
-    late = sum(t > a for t, a in zip(took[1000:], aims[999:], strict=False)) / 3000
-    assert late == pytest.approx(LATE, abs=0.05)
-    settled = sorted(aims[1000:])
-    assert settled[2250] - settled[750] <= 0.05 * settled[1500], "the aim itself must not make waits differ"
+LEAST_S = CPU.first_sound_s(16, 18)
 
 
-def test_the_aim_has_bounds_and_comes_back_from_an_overload() -> None:
-    aim = Aim(0.04)
-    for _ in range(1000):
-        aim.note(60.0)
-    assert aim.wait_s == pytest.approx(AIM_MAX * 0.04)
-    for _ in range(1000):
-        aim.note(0.03)
-    assert aim.wait_s == pytest.approx(0.04)
+def test_a_run_ahead_step_takes_a_part_of_a_first_sounds_time_or_more_where_it_is_dear() -> None:
+    for costs in (CPU, GPU, Costs(StepCost(0.0036, 0.00058), CPU.lead), Costs(StepCost(0.0, 0.002), CPU.lead)):
+        least_s = costs.first_sound_s(16, 18)
+        for players in (1, 2, 3, 20, 95):
+            views = [playing(n, 10.9) for n in range(players)]
+            size = len(plan(views, costs, 10.0, least_s=LEAST_S).lanes)
+            assert size == 1 or costs.full.of(size) <= GRACE * least_s or costs.full.fixed_s > 0.1 * costs.full.of(size)
+            dear_s = COST_MAX * costs.full.of(players) / players
+            assert costs.full.of(size) / size <= dear_s * (1 + 1e-9)
+            short = [playing(n, 10.9) for n in range(players)]
+            assert len(plan(short, costs, 10.0, least_s=0.0).lanes) <= size, "and no larger where neither asks for it"
 
 
-def test_run_ahead_steps_carry_more_as_hands_grow_poor_and_no_more_for_newcomers() -> None:
-    sizes = [len(plan([playing(n, 10.0 + hand) for n in range(20)], CPU, 10.0).lanes) for hand in (3.0, 0.9, 0.6, 0.3)]
-    assert sizes[0] == CPU.best and sizes == sorted(set(sizes)), "each poorer hand makes a larger step"
+def test_a_step_is_filled_with_who_is_far_ahead_where_only_one_is_short() -> None:
+    views = [playing(0, 10.5), *(playing(n, 14.1) for n in range(1, 20)), *(playing(n, 15.0) for n in range(20, 40))]
+    lanes = plan(views, CPU, 10.0, least_s=LEAST_S).lanes
+    assert lanes[0] == 0 and len(lanes) == CPU.company(40, LEAST_S)
+    assert max(lanes) < 20, "nobody so far past its bound"
 
 
 def test_who_lies_next_to_the_hungriest_goes_along_as_long_as_nobody_is_short() -> None:
@@ -130,23 +124,25 @@ def test_who_lies_next_to_the_hungriest_goes_along_as_long_as_nobody_is_short() 
 
 def test_slack_is_spent_on_players_and_no_more_than_there_is() -> None:
     """A newcomer's last whole step ends when it should sound, and carries as many players as that leaves time for."""
-    due_s = CPU.calm_s(16, 18)
     players = [playing(n, 11.0 + n / 100) for n in range(10, 40)]
+    due_s = (1 + GRACE) * LEAST_S
     for size in (1, 6, 13):
         left_s, along = CPU.full.of(size) + 1e-6, size - 1
         views = [*players, new(1, Next.FULL, 10.0 + left_s - due_s, done=2)]
-        p = plan(views, CPU, 10.0, wait_s=due_s)
+        p = plan(views, CPU, 10.0, least_s=LEAST_S)
         assert len(p.lanes) == 1 + along and 1 in p.lanes, left_s
         assert set(p.lanes) - {1} == set(range(10, 10 + along)), "those who need it first"
 
 
-def test_players_far_ahead_wait_for_company_and_no_longer_than_half_their_hand() -> None:
+def test_players_far_ahead_wait_for_company_and_not_until_their_hand_is_poor() -> None:
     few, many = [playing(n, 13.0 + n / 100) for n in range(2)], [playing(n, 14.9) for n in range(2, 12)]
-    waits = plan(few + many, GPU, 10.0)
+    waits = plan(few + many, GPU, 10.0, least_s=0.2)
     assert waits.lanes == () and waits.wake_at == pytest.approx(10.9), "all twelve can"
-    assert len(plan(few + many, GPU, waits.wake_at).lanes) == 12
-    low = plan([playing(0, 12.5), *many], GPU, 10.0)
-    assert low.lanes == () and low.wake_at == pytest.approx(10.5), "the first is down to half its four seconds"
+    assert len(plan(few + many, GPU, waits.wake_at, least_s=0.2).lanes) == 12
+    low = plan([playing(0, 11.7), *many], GPU, 10.0, least_s=0.2)
+    assert low.lanes == () and low.wake_at == pytest.approx(10.7), "the first is down to a second"
+    short = plan([playing(0, 11.0, 1.2), *many], GPU, 10.0, least_s=0.2)
+    assert short.lanes == () and short.wake_at == pytest.approx(10.4), "or to half of what it may have"
 
 
 def test_the_higher_priority_newcomer_is_served_first() -> None:
@@ -161,10 +157,10 @@ def test_running_ahead_serves_the_least_ahead_first() -> None:
 
 def test_run_ahead_steps_are_short_where_lanes_cost_and_full_where_they_do_not() -> None:
     views = [playing(n, 12.0 + n / 100) for n in range(12)]
-    assert len(plan(views, CPU, 10.0).lanes) <= 3
+    assert len(plan(views, CPU, 10.0).lanes) <= 5
     busy = [playing(n, 12.0 + n / 100) for n in range(64)]
     gpu_full = Costs(full=StepCost(0.060, 0.0001), lead=GPU.lead)
-    assert len(plan(busy, gpu_full, 10.0).lanes) >= 58
+    assert len(plan(busy, gpu_full, 10.0, least_s=0.3).lanes) >= 58
 
 
 def test_no_stream_runs_further_ahead_than_its_bound_and_the_wake_up_is_when_it_may() -> None:
@@ -206,7 +202,6 @@ def simulate(
 ) -> tuple[int, list[float]]:
     """Streams that join at these times for so many frames: underruns after their start, and each one's wait."""
     now, n = 0.0, len(joined)
-    aim = Aim(costs.calm_s(16, FIRST_SOUND))
     steps = [0] * n
     dry = [math.inf] * n
     first = [0.0] * n
@@ -220,7 +215,7 @@ def simulate(
             for k in range(n)
             if joined[k] <= now and steps[k] < frames + FIRST_SOUND
         ]  # fmt: skip
-        p = plan(views, costs, now, wait_s=aim.wait_s)
+        p = plan(views, costs, now, least_s=costs.first_sound_s(16, FIRST_SOUND))
         if not p.lanes:
             coming = min((j for j in joined if j > now), default=math.inf)
             now = min(p.wake_at, coming, seconds)
@@ -233,7 +228,6 @@ def simulate(
             was = dry[k]
             if was == math.inf:
                 first[k] = now - joined[k]
-                aim.note(first[k])
                 dry[k] = now + 0.08
             else:
                 underruns += now > was + 1e-9
