@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.model.layers import GatedMlp, attend, rms_norm
+from runtime.model.layers import GatedMlp, RmsNorm, attend_few
 from runtime.model.matrices import Matrix, linear, padded, project_add, rows_wanted
 
 # Takes the codebook's index and its logits [B, V]; gives its tokens [B].
@@ -35,8 +35,8 @@ class DepthWeights:
 
 @dataclass(slots=True)
 class DepthLayer:
-    norm1: Tensor  # [D] float32
-    norm2: Tensor
+    norm1: RmsNorm
+    norm2: RmsNorm
     sets: list[DepthWeights]  # [K]: the set of each codebook
 
 
@@ -80,12 +80,14 @@ class Depth:
         inputs = linear(padded(summary, wanted), self.w_in)
         inputs = inputs.view(len(inputs), -1, self.dim)
         token_in = padded(F.embedding(text_rows, self.text_table).sum(dim=1), wanted)
-        pasts: list[list[Tensor]] = [[] for _ in self.layers]
+        # A layer's queries, keys and values of the frame's positions.
+        shape = len(inputs), self.codebooks, 3, self.heads, self.dim // self.heads
+        pasts = [inputs.new_empty(shape) for _ in self.layers]
         codes: list[Tensor] = []
         for k in range(self.codebooks):
             x = inputs[:, self.schedule[k]] + token_in
             for layer, past in zip(self.layers, pasts, strict=True):
-                x = self._layer(x, layer, layer.sets[k], past)
+                x = self._layer(x, layer, layer.sets[k], past[:, : k + 1])
             code = choose(k, linear(x, self.w_logits[k])[:count])
             codes.append(code)
             if k + 1 < self.codebooks:
@@ -93,13 +95,13 @@ class Depth:
                 token_in = padded(each_way(token_in, 2 if guided else 1), wanted)
         return torch.stack(codes, dim=1)
 
-    def _layer(self, x: Tensor, layer: DepthLayer, weights: DepthWeights, past: list[Tensor]) -> Tensor:
-        qkv = linear(rms_norm(x, layer.norm1), weights.w_qkv).view(x.shape[0], 3, self.heads, -1)
-        past.append(qkv)
-        if len(past) == 1:
+    def _layer(self, x: Tensor, layer: DepthLayer, weights: DepthWeights, past: Tensor) -> Tensor:
+        """past: [R, C, 3, H, E], whose last position this one becomes."""
+        qkv = linear(layer.norm1(x), weights.w_qkv).view(x.shape[0], 3, self.heads, -1)
+        past[:, -1].copy_(qkv)
+        if past.shape[1] == 1:
             mixed = qkv[:, 2].flatten(1)  # a single position attends to itself alone
         else:
-            seen = torch.stack(past, dim=3)
-            mixed = attend(qkv[:, 0], seen[:, 1], seen[:, 2], None)
+            mixed = attend_few(qkv[:, 0], past[:, :, 1], past[:, :, 2])
         x = project_add(x, mixed, weights.w_out)
-        return weights.mlp.add_to(x, rms_norm(x, layer.norm2))
+        return weights.mlp.add_to(x, layer.norm2(x))

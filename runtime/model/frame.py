@@ -6,6 +6,7 @@ contents and writes its results in place. Shapes as in lanes.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from runtime.lanes import INTS_BEFORE_FORCED, NOT_FORCED, NOTHING, LaneTensors
 from runtime.model.codec import Codec
 from runtime.model.depth import each_way
 from runtime.model.layout import SpeechModel
-from runtime.model.sampling import Temperature, likeliest, ranked, ranked_by_sorting, sample
+from runtime.model.sampling import Draw, Race, SortedRace, likeliest
 from runtime.wordfeed import NEW_WORD, PAD
 
 
@@ -35,7 +36,7 @@ class FrameStep:
         config, device = model.config, model.device
         self.model, self.codec = model, codec
         self.codebooks = model.depth.codebooks
-        self._rank = ranked_by_sorting if model.is_steady else ranked
+        self._race: Callable[[Tensor], Draw] = SortedRace if model.is_steady else Race
         self._delays = torch.tensor(config.delays.codebook_delays, device=device)
         self._used = self._delays[: self.codebooks]
         self._first = self._used + config.delays.delay_steps  # [K]: the first step at which a code is spoken
@@ -67,7 +68,7 @@ class FrameStep:
         # Guidance never touches the text: the null rows do not hear it.
         logits = text_logits[:: s.ways].float()
         logits[:, PAD] += s.bonus[:, 0]
-        chosen = likeliest(logits) if greedy else self._drawn(logits, Temperature(s.text_temp), s.noise_text)
+        chosen = likeliest(logits) if greedy else self._race(s.text_temp)(logits, s.noise_text)
         asked = chosen == NEW_WORD
         token = torch.where(asked, s.ints[:, 2], s.ints[:, 1])
         if probe is not None:
@@ -81,9 +82,6 @@ class FrameStep:
             frame = s.history.gather(2, self._columns.expand(s.lanes, -1, 1)).squeeze(2)
             ready = advance & (s.offset > config.delays.first_frame_step)
             s.pcm.copy_(self.codec.decode_step(frame, s.codec, ready))
-
-    def _drawn(self, logits: Tensor, temp: Temperature, noise: Tensor) -> Tensor:
-        return sample(logits, temp, noise, self._rank)
 
     def _split(self, text: Tensor) -> tuple[Tensor, Tensor]:
         """The two streams' tokens in a text token, -1 for none."""
@@ -122,7 +120,7 @@ class FrameStep:
         rows = self._text_rows(first, second, 0, depth.text_table.shape[0] - 1)
         rows = each_way(rows, s.ways)
 
-        temp = Temperature(s.temp)
+        draw = None if greedy else self._race(s.temp)
 
         def choose(k: int, logits: Tensor) -> Tensor:
             if s.ways > 1:
@@ -130,7 +128,7 @@ class FrameStep:
                 logits = null + (own - null) * s.guidance
             if probe is not None and probe.depth_logits is not None:
                 probe.depth_logits.append(logits)
-            return likeliest(logits) if greedy else self._drawn(logits, temp, s.noise_audio[:, k])
+            return likeliest(logits) if draw is None else draw(logits, s.noise_audio[:, k])
 
         spoken = depth.frame(summary, rows, choose, guided=s.ways > 1)
         spoken = torch.where(s.offset.unsqueeze(1) < self._first, NOTHING, spoken)

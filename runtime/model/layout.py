@@ -15,7 +15,7 @@ from torch import Tensor
 
 from runtime.model.conditioning import Conditioning, ConditionWeights
 from runtime.model.depth import Depth, DepthLayer, DepthWeights
-from runtime.model.layers import GatedMlp
+from runtime.model.layers import GatedMlp, RmsNorm
 from runtime.model.matrices import Int8Matrix, Matrix, steady
 from runtime.model.temporal import CrossAttention, Temporal, TemporalLayer
 from runtime.model_config import ModelConfig
@@ -153,9 +153,9 @@ class _Loader:
         """In float32, whatever the model runs in."""
         return self._tensors[name].to(self._device, torch.float32)
 
-    def norm(self, name: str) -> Tensor:
-        """A norm's weight [D], rounded to the model's type as the reference does, held in float32."""
-        return self.matrix(name).flatten().float()
+    def norm(self, name: str) -> RmsNorm:
+        """A norm whose weight is rounded to the model's type, as the reference does, and held in float32."""
+        return RmsNorm(self.matrix(name).flatten().float())
 
     def table(self, name: str, *, text: bool) -> list[Tensor]:
         """The rows of an embedding; of a text embedding with two streams, one table for each."""

@@ -99,11 +99,11 @@ class Mimi:
         keep = exec_mask[:, None, None]
         rows = F.embedding(codes.clamp(0, self.card - 1) + self._first, self._tables)  # [B, K, codebook_dim]
         both = torch.cat([rows[:, 0], rows[:, 1:].sum(1)], -1)
-        tails = self._tails.split(state.tails)
-        latent = self._up(self._project(both)[:, None], tails, keep)
+        latent = self._up(self._project(both)[:, None], state.tails, keep)
         latent = self._transformer(latent, state.ring, state.offset, exec_mask)
         if self._pieces is not None:
             return self._pieces(latent, state.tails, exec_mask[:, None])
+        tails = self._tails.split(state.tails)
         return run_layers(self._layers, latent, tails, keep)[..., 0]
 
     def encode(self, pcm: Tensor) -> Tensor:

@@ -7,58 +7,78 @@ the same noise gives the reference's tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-# The greatest of probabilities [B, V] in order, and their tokens: both [B, k].
-Rank = Callable[[Tensor, int], tuple[Tensor, Tensor]]
+
+class Draw(Protocol):
+    """The race for every row's token, at temperatures that were made ready once for all codes of a step."""
+
+    def __call__(self, logits: Tensor, noise: Tensor) -> Tensor:
+        """One token per row: [B] int64. logits [B, V]; noise [B, k].
+
+        A smaller top k for one row is noise of infinity beyond its k.
+        """
 
 
-def ranked(probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """By the library's own operation, which compiles and captures."""
-    return torch.topk(probs, count, dim=-1)
-
-
-def ranked_by_sorting(probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The same on a processor, six to nine times as quick.
-
-    Each probability and its token become one whole number, since numpy sorts those by vectors; the bits of floats that
-    are not negative are in the floats' own order. Equal probabilities stand in the order of their tokens.
-    """
-    wide: NDArray[np.int64] = probs.numpy().view(np.int32).astype(np.int64)
-    keys = (-wide << 32) + np.arange(wide.shape[-1])
-    keys.sort(axis=-1)
-    ids = torch.from_numpy(keys[..., :count] & 0xFFFFFFFF)
-    return probs.gather(-1, ids), ids
-
-
-class Temperature:
-    """The temperatures [B, 1] of a step, made ready once for all its codes; 0 takes the likeliest."""
+class Race:
+    """By the library's own operations, which compile and capture."""
 
     def __init__(self, temp: Tensor) -> None:
-        self.greedy = temp <= 0
-        self.divisor = temp + self.greedy  # 1 where it is 0
+        """temp: [B, 1]; 0 takes the likeliest."""
+        self._greedy = temp <= 0
+        self._divisor = temp + self._greedy  # 1 where it is 0
+
+    def __call__(self, logits: Tensor, noise: Tensor) -> Tensor:
+        wide = logits.float()
+        probs = torch.softmax(wide / self._divisor, dim=-1)
+        top, ids = torch.topk(probs, noise.shape[-1], dim=-1)
+        won = (top / noise).argmax(dim=-1, keepdim=True)
+        drawn = ids.gather(-1, won)
+        return torch.where(self._greedy, wide.argmax(dim=-1, keepdim=True), drawn).squeeze(-1)
 
 
-def sample(logits: Tensor, temp: Temperature, noise: Tensor, rank: Rank = ranked) -> Tensor:
-    """One token per row: [B] int64. logits [B, V]; noise [B, k].
+class SortedRace:
+    """The same on a processor, where numpy sorts whole numbers by vectors and a look at the temperatures is free."""
 
-    A smaller top k for one row is noise of infinity beyond its k.
+    def __init__(self, temp: Tensor) -> None:
+        greedy = temp <= 0
+        self._greedy = greedy.squeeze(1) if bool(greedy.any()) else None
+        self._divisor = temp + greedy
+        self._lanes = np.arange(len(temp))
+
+    def __call__(self, logits: Tensor, noise: Tensor) -> Tensor:
+        wide = logits.float()
+        pairs = ranked(torch.softmax(wide / self._divisor, dim=-1).numpy())[:, : noise.shape[-1]]
+        won = torch.div(torch.from_numpy(probabilities(pairs)), noise).numpy().argmax(axis=-1)
+        drawn = torch.from_numpy(pairs[self._lanes, won, 0].astype(np.int64))
+        return drawn if self._greedy is None else torch.where(self._greedy, likeliest(wide), drawn)
+
+
+def ranked(probs: NDArray[np.float32]) -> NDArray[np.int32]:
+    """The tokens of probabilities [B, V] in order, the greatest first, each with its key: [B, V, 2].
+
+    Token and key are one whole number of 64 bits, the key in front, which is how they are sorted. The bits of floats
+    that are not negative are in the floats' own order. Equal probabilities stand in the order of their tokens.
     """
-    wide = logits.float()
-    probs = torch.softmax(wide / temp.divisor, dim=-1)
-    top, ids = rank(probs, noise.shape[-1])
-    won = (top / noise).argmax(dim=-1, keepdim=True)
-    drawn = ids.gather(-1, won)
-    return torch.where(temp.greedy, wide.argmax(dim=-1, keepdim=True), drawn).squeeze(-1)
+    pairs = np.empty((*probs.shape, 2), "<i4")
+    pairs[..., 0] = np.arange(probs.shape[-1], dtype=np.int32)
+    np.negative(probs.view(np.int32), out=pairs[..., 1])
+    pairs.view("<i8").sort(axis=1)
+    return pairs
+
+
+def probabilities(pairs: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Those of ranked tokens [B, k, 2]: [B, k]."""
+    return np.negative(pairs[..., 1]).view(np.float32)
 
 
 def likeliest(logits: Tensor) -> Tensor:
-    """`sample` where every row has temperature 0: [B] int64."""
+    """The token of every row at temperature 0: [B] int64."""
     return logits.float().argmax(dim=-1)
 
 

@@ -61,11 +61,10 @@ class TailList:
         return [tail.of(state) for tail in self._tails]
 
 
-def joined(x: Tensor, tail: Tail, tails: list[Tensor], keep: Tensor) -> Tensor:
-    """The carried rows before x: [B, rows + T, C]; the tail becomes the last rows of that."""
-    carried = tails[tail.slot]
+def joined(x: Tensor, carried: Tensor, keep: Tensor) -> Tensor:
+    """The carried rows before x: [B, rows + T, C]; they become the last rows of that."""
     whole = torch.cat([carried, x], 1)
-    carried.copy_(torch.where(keep, whole[:, -tail.rows :], carried))
+    carried.copy_(torch.where(keep, whole[:, -carried.shape[1] :], carried))
     return whole
 
 
@@ -136,7 +135,7 @@ class StreamConv:
     def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
         windows, product = self.parts(x.shape[1])
         if self.tail.rows:
-            x = joined(x, self.tail, tails, keep)
+            x = joined(x, tails[self.tail.slot], keep)
         flat = windows.of(x).reshape(-1, windows.width)
         return product(flat).view(x.shape[0], -1, self.channels)
 
@@ -166,7 +165,7 @@ class StreamUpsample:
 
     def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
         windows, product = self.parts(x.shape[1])
-        flat = windows.of(joined(x, self.tail, tails, keep)).reshape(-1, windows.width)
+        flat = windows.of(joined(x, tails[self.tail.slot], keep)).reshape(-1, windows.width)
         return product(flat).view(x.shape[0], -1, self.channels)
 
 
@@ -180,8 +179,9 @@ class StreamUpsampleDepthwise:
         self._now, self._before, self._stride = taps[:stride].clone(), taps[stride:].clone(), stride
         self._tail = tails.add(1, channels)
 
-    def __call__(self, x: Tensor, tails: list[Tensor], keep: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
+        """state: all convolutions', [B, floats]."""
         lanes, steps, channels = x.shape
-        whole = joined(x, self._tail, tails, keep)
+        whole = joined(x, self._tail.of(state), keep)
         rows = whole[:, 1:, None] * self._now + whole[:, :-1, None] * self._before
         return rows.view(lanes, steps * self._stride, channels)

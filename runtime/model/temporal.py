@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.model.layers import GatedMlp, Rope, attend, rms_norm, rotate
+from runtime.model.layers import GatedMlp, RmsNorm, Rope, attend, rotate
 from runtime.model.matrices import Matrix, linear, padded, project_add, rows_wanted
 
 
@@ -35,11 +35,11 @@ class CrossAttention:
 
 @dataclass(slots=True)
 class TemporalLayer:
-    norm1: Tensor  # [D] float32
+    norm1: RmsNorm
     w_qkv: Matrix  # [3 D, D]
     w_out: Matrix  # [D, D]
     cross: CrossAttention | None
-    norm2: Tensor
+    norm2: RmsNorm
     mlp: GatedMlp
 
     def matrices(self) -> list[Matrix]:
@@ -54,7 +54,7 @@ class Temporal:
         self,
         layers: Sequence[TemporalLayer],
         table: Tensor,
-        out_norm: Tensor,
+        out_norm: RmsNorm,
         w_text: Matrix,
         *,
         heads: int,
@@ -97,14 +97,14 @@ class Temporal:
             x = self._attend_past(x, layer, cos, sin, slot, caches[index], mask)
             if layer.cross is not None:
                 x = self._attend_voice(x, layer.cross, crosses[index])
-            x = layer.mlp.add_to(x, rms_norm(x, layer.norm2))
-        summary = rms_norm(x, self.out_norm)
+            x = layer.mlp.add_to(x, layer.norm2(x))
+        summary = self.out_norm(x)
         return summary[:count], linear(summary, self.w_text)[:count]
 
     def _attend_past(
         self, x: Tensor, layer: TemporalLayer, cos: Tensor, sin: Tensor, slot: Tensor, cache: Tensor, mask: Tensor
     ) -> Tensor:
-        qkv = linear(rms_norm(x, layer.norm1), layer.w_qkv)[: len(slot)].view(-1, 3 * self.heads, self.head_dim)
+        qkv = linear(layer.norm1(x), layer.w_qkv)[: len(slot)].view(-1, 3 * self.heads, self.head_dim)
         turned = rotate(qkv[:, : 2 * self.heads], cos, sin)
         written = torch.cat((turned[:, self.heads :], qkv[:, 2 * self.heads :]), dim=1)
         cache.view(-1, 2 * self.dim).index_copy_(0, slot, written.view(-1, 2 * self.dim))
