@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bdn.documents import read_manifest
 from bdn.fleet import Fleet, free_ports
 from bdn.manifest import Manifest
 from bdn.origin_process import OriginProcess
@@ -31,7 +32,6 @@ from bdn.sim.scenario import Scenario, load
 from bdn.sim.world import GBIT
 from benchmarks.data import NAME, Seeded, seeded
 from benchmarks.network import Network, enter, network
-from benchmarks.ours import read_manifest
 from benchmarks.rounds import ROOT, WORK, arguments, commit, machine, save
 
 SCENARIOS = ("validate-cold", "validate-warm-join", "validate-slow-nic", "validate-origin-throttled")
@@ -91,7 +91,7 @@ def small(scenario: Scenario) -> Scenario:
 async def _manifest(data: Seeded) -> Manifest:
     origin = open_origin(str(data.root / "origin"))
     try:
-        return await read_manifest(origin, "latest")
+        return await read_manifest(origin, await origin.read_tag(NAME, "latest"))
     finally:
         await origin.close()
 

@@ -18,15 +18,15 @@ import bdn.sinks
 from bdn.clock import LoopClock
 from bdn.delivery import Delivered, Delivery
 from bdn.digest import Digest
+from bdn.documents import read_manifest
 from bdn.http.client import PeerClient
 from bdn.http.peer import PeerServer
 from bdn.http.server import ServerLimits
-from bdn.manifest import DOCUMENT_BYTES_MAX, Manifest, parse
 from bdn.membership.static import static_members
 from bdn.membership.views import Views
 from bdn.mirror import MirrorPlan, mirror
 from bdn.nvme import NvmeStore
-from bdn.origins.open import OpenOrigin, open_origin, open_writer
+from bdn.origins.open import open_origin, open_writer
 from bdn.policy import Limits
 from bdn.ports import Tier
 from bdn.resolver import Resolver
@@ -48,13 +48,6 @@ class _Nothing:
         return Digest(bytes(32))
 
 
-async def read_manifest(origin: OpenOrigin, tag: str) -> Manifest:
-    root = await origin.read_document(await origin.read_tag(NAME, tag), bytes_max=DOCUMENT_BYTES_MAX)
-    wanted = [Digest.from_hex(f["list"]) for f in json.loads(root)["files"] if "list" in f]
-    lists = {d: await origin.read_document(d, bytes_max=DOCUMENT_BYTES_MAX) for d in wanted}
-    return parse(root, lists.__getitem__)
-
-
 def forget_digests() -> None:
     bdn.sinks.Hasher = _Nothing  # type: ignore[assignment,misc]
     bdn.nvme.NvmeStore._right = staticmethod(lambda sink: True)  # type: ignore[assignment]
@@ -73,7 +66,7 @@ async def pull(args: argparse.Namespace) -> None:
     resolver = Resolver("me", store, peers, origin, members, LoopClock(), limits=limits)
 
     async def deliver(tag: str) -> Delivered:
-        manifest = await read_manifest(origin, tag)
+        manifest = await read_manifest(origin, await origin.read_tag(NAME, tag))
         window = Window(slots=limits.in_flight_chunks, bytes_max=limits.in_flight_bytes)
         return await Delivery(manifest, resolver, window, LoopClock()).run()
 
@@ -102,7 +95,7 @@ async def agent(args: argparse.Namespace) -> None:
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     wall, cpu = time.perf_counter(), time.process_time()
-    manifest = await read_manifest(origin, args.tag)
+    manifest = await read_manifest(origin, await origin.read_tag(NAME, args.tag))
     window = Window(slots=limits.in_flight_chunks, bytes_max=limits.in_flight_bytes)
     delivered = await Delivery(manifest, resolver, window, LoopClock()).run()
     origin_bytes = delivered.ledger.read_from(Tier.ORIGIN)

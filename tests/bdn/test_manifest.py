@@ -59,6 +59,19 @@ def test_the_canonical_form_reads_back_to_an_equal_manifest_with_the_same_digest
     assert len(manifest.documents) == 2, "the long file's chunks are a list of their own"
 
 
+_TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/\\"), max_size=20)
+
+
+@given(st.lists(_TEXT))
+def test_what_is_written_by_hand_is_what_the_canonical_form_says(names: list[str]) -> None:
+    odd = [f"d/{at}-{name}" for at, name in enumerate(names)]
+    files = (*example().files, *packed(("b", b"1"), *((path, b"23") for path in odd)), whole("a", b"x"))
+    for document in Manifest(files, symlinks=example().symlinks).documents:
+        assert canonical(json.loads(document)) == document
+    paths = [f["path"] for f in json.loads(Manifest(files).documents[0])["files"]]
+    assert paths == sorted(paths, key=str.encode)
+
+
 def test_order_of_files_does_not_change_the_name() -> None:
     files = example().files
     assert Manifest(files).digest == Manifest(tuple(reversed(files))).digest
