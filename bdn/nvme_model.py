@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,14 +14,19 @@ from bdn.bitfield import Bitfield
 from bdn.digest import Digest
 from bdn.direct_sink import DirectSink
 from bdn.errors import BdnError
-from bdn.manifest import Chunk, File, Manifest, Placement
+from bdn.manifest import Chunk, File, Manifest, Placement, distinct_chunks
 from bdn.pack_sink import PackSink
 from bdn.ports import Span
 from bdn.same_disk import copy_out, covers, hash_is, points_to, put_together
-from bdn.sinks import FileSink, disk_error, reserve, start_writeback, sync_file_system, write_at
+from bdn.sinks import FileSink, disk_error, reserve, start_writeback, sync_file_system
+from bdn.staged_files import StagedFiles
 
 RESERVE_BYTES_MIN = 1 << 20  # Smaller files are written in one call; reserving them only doubles the system calls.
 SYNC_EACH_MAX = 64  # Up to so many files are synced one by one; beyond, one syncfs is cheaper than the waits.
+
+
+def _nobody(size: int) -> None:
+    """Hears what small files took, where nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +49,15 @@ class ModelOnDisk:
         self._final = root / "models" / self.digest.hex
         self._staging = root / "staging" / self.digest.hex
         self._state = root / "state" / self.digest.hex
-        ordered = sorted(manifest.files, key=lambda f: f.path.encode())
-        chunks = dict.fromkeys(e.chunk for f in ordered for e in f.extents)
-        self._index = {chunk.digest: at for at, chunk in enumerate(chunks)}
-        self._chunks = tuple(chunks)
+        self._chunks = distinct_chunks(sorted(manifest.files, key=lambda f: f.path))
+        self._index = {chunk.digest: at for at, chunk in enumerate(self._chunks)}
         self._files = {file.path: file for file in manifest.files}
-        self.spread = frozenset(c.digest for c in chunks if self._is_spread(c))
+        self.spread = frozenset(c.digest for c in self._chunks if self._is_spread(c))
         """Packs that lie in their small files alone, with no copy beside them."""
-        self._spares: list[bytearray] = []
         self._in_place: dict[Digest, FileSink] = {}
         self._private = 0
-        self._made: set[Path] = set()
+        self._staged = StagedFiles(self._staging, self._state / "packs")
         self._dirty: set[str] = set()
-        self._owning = threading.Lock()  # Two threads that break one link would write into two files of one name.
         self._marks = threading.Lock()  # A bit and the file behind it must enter the same sync, or neither.
         self.unsynced_bytes = 0
         self.published = self._final.is_dir()
@@ -73,10 +73,12 @@ class ModelOnDisk:
         staging.mkdir(parents=True, exist_ok=True)
         (state / "packs").mkdir(parents=True, exist_ok=True)
         first, *lists = manifest.documents
-        for body in lists:
-            write_whole(state / f"list-{Digest.of(body).hex}", body)
-        write_whole(state / "manifest", first)
+        documents = {state / "manifest": first, **{state / f"list-{Digest.of(body).hex}": body for body in lists}}
+        for path, body in documents.items():
+            path.write_bytes(body)
         model = ModelOnDisk(root, manifest, boot)
+        # No chunk is believed after a power cut before the first sync, and without one nobody misses the manifest.
+        model._dirty.update(map(str, (*documents, state)))
         model.prepare(others)
         return model
 
@@ -88,9 +90,9 @@ class ModelOnDisk:
         for file in self.manifest.files:
             if file.size < RESERVE_BYTES_MIN and len(file.extents) <= 1:
                 continue
-            path = self._file(file.path)
+            path = self._staged.path(file.path)
             if not _has_size(path, file.size):
-                fd = self._open_own(path)
+                fd = self._staged.open_own(path)
                 try:
                     reserve(fd, file.size, str(path))
                 finally:
@@ -117,23 +119,27 @@ class ModelOnDisk:
                 await rival.quiet()
 
     def quick(self, sink: FileSink) -> bool:
-        """Whether to settle it at once, without a thread, because it is but one bit: one place, already written."""
-        return sink.in_place and len(self.manifest.placements[sink.chunk.digest]) == 1
+        """Whether to settle it at once, without a thread, because it is but one bit: every place is written already."""
+        return sink.in_place and (isinstance(sink, PackSink) or len(self.manifest.placements[sink.chunk.digest]) == 1)
 
     # Writing
 
-    def sink(self, chunk: Chunk, arena: Arena | None = None, *, keep: bool = False) -> FileSink:
+    def sink(
+        self, chunk: Chunk, arena: Arena | None = None, *, keep: bool = False, wrote: Callable[[int], None] = _nobody
+    ) -> FileSink:
         """In the file itself for the first taker, past the page cache where there is an arena; beside it for a second
-        (a hedge), so that no unverified byte can ever land on verified ones. In memory for a pack of small files."""
-        if chunk.digest in self.spread:
-            return PackSink(chunk, self._spares)
+        (a hedge), so that no unverified byte can ever land on verified ones. wrote: hears of bytes in small files."""
         verified = self._index[chunk.digest] in self._bits
-        home = self._home(chunk.digest, self.manifest.placements[chunk.digest])
+        places = self.manifest.placements[chunk.digest]
+        home = self._home(chunk.digest, places)
         rival = self._in_place.get(chunk.digest)
         free = rival is None or not (rival.open or rival.busy)
+        if chunk.digest in self.spread and not verified and free and (files := self._one_after_another(places)):
+            pack = self._in_place[chunk.digest] = PackSink(chunk, files, self._staged, wrote)
+            return pack
         if home is not None and not verified and free:
-            path = self._file(home.path)
-            fd, at, name = self._open_own(path), home.file_offset, str(path)
+            path = self._staged.path(home.path)
+            fd, at, name = self._staged.open_own(path), home.file_offset, str(path)
             sink = (
                 FileSink(chunk, fd, at, path=name, in_place=True)
                 if arena is None
@@ -143,7 +149,7 @@ class ModelOnDisk:
             return sink
         self._private += 1
         path = self._state / "packs" / f"{chunk.digest.hex}.part{self._private}"
-        return FileSink(chunk, self._open_own(path), 0, path=str(path), in_place=False)
+        return FileSink(chunk, self._staged.open_own(path), 0, path=str(path), in_place=False)
 
     def release(self, sink: FileSink) -> None:
         """A sink whose last bytes are still on their way keeps its place until they have landed."""
@@ -160,20 +166,23 @@ class ModelOnDisk:
         places = self.manifest.placements[digest]
         home = self._home(digest, places)
         spread = digest in self.spread
-        home_path = str(self._pack(digest) if home is None else self._file(home.path))
+        home_path = str(self._pack(digest) if home is None else self._staged.path(home.path))
+        if isinstance(sink, PackSink):
+            # More names than are synced one by one say no more than that many are.
+            self._mark(sink.chunk, [f"{self._staging}/{p.path}" for p in places[: SYNC_EACH_MAX + 1]])
+            return
         for place in places:
             if place != home or not sink.in_place:
-                self._copy_out(sink.body() if isinstance(sink, PackSink) else sink.fd, sink.base, place)
+                self._copy_out(sink.fd, sink.base, place)
         if home is None and not spread:
             os.replace(sink.path, home_path)
         if sink.buffered:
             start_writeback(sink.fd, sink.base, sink.chunk.size)
-        self._mark(sink.chunk, None if spread else home_path)
+        self._mark(sink.chunk, () if spread else (home_path,))
 
-    def _mark(self, chunk: Chunk, path: str | None) -> None:
+    def _mark(self, chunk: Chunk, paths: Iterable[str]) -> None:
         with self._marks:
-            if path is not None:
-                self._dirty.add(path)
+            self._dirty.update(paths)
             self._bits.set(self._index[chunk.digest])
             self.unsynced_bytes += chunk.size
 
@@ -190,7 +199,7 @@ class ModelOnDisk:
             try:
                 temporary.unlink(missing_ok=True)
                 os.link(source, temporary)
-                os.replace(temporary, self._file(file.path))
+                os.replace(temporary, self._staged.path(file.path))
             except OSError:
                 continue  # A file system without links: the chunks are adopted one by one instead.
             linked[file.path] = file
@@ -201,14 +210,14 @@ class ModelOnDisk:
     def _spread(self, chunk: Chunk, linked: Mapping[str, File]) -> None:
         places = self.manifest.placements[chunk.digest]
         home = next(p for p in places if p.path in linked)
-        fd = os.open(self._file(home.path), os.O_RDONLY)
+        fd = os.open(self._staged.path(home.path), os.O_RDONLY)
         try:
             for place in places:
                 if place.path not in linked:
                     self._copy_out(fd, home.file_offset, place)
         finally:
             os.close(fd)
-        self._mark(chunk, str(self._file(home.path)))
+        self._mark(chunk, (str(self._staged.path(home.path)),))
 
     def _complete(self, file: File) -> bool:
         return all(self._index[e.chunk.digest] in self._bits for e in file.extents)
@@ -234,22 +243,14 @@ class ModelOnDisk:
     def publish(self) -> None:
         """Sync everything, set modes, then one rename: the model's directory is absent or whole."""
         assert self._bits.full, f"{self.digest.short} is not complete"
-        for file in self.manifest.files:
-            path = self._file(file.path)
-            if file.size == 0:
-                os.close(self._open_own(path))
-            os.chmod(path, file.mode)
-        for link in self.manifest.symlinks:
-            path = self._file(link.path)
-            path.unlink(missing_ok=True)
-            os.symlink(link.target, path)
+        self._staged.finish(self.manifest.files, self.manifest.symlinks)
         self.sync()
-        for directory, _, _ in os.walk(self._staging):
-            _fsync(Path(directory))
+        for directory in self._staged.directories():
+            _fsync(directory)
         os.rename(self._staging, self._final)
         _fsync(self._final.parent)
         self.published = True
-        self._made.clear()
+        self._staged.forget()
 
     def forget(self, *digests: Digest) -> None:
         """Bytes went bad: the model is not whole until they are fetched again, into files of their own."""
@@ -258,7 +259,7 @@ class ModelOnDisk:
         if self.published:
             os.rename(self._final, self._staging)
             self.published = False
-            self._made.clear()
+            self._staged.forget()
         self._bits.clear(at for d in digests if (at := self._index[d]) in self._bits)
         for digest in digests:
             self._pack(digest).unlink(missing_ok=True)
@@ -310,6 +311,13 @@ class ModelOnDisk:
         size = self._chunks[self._index[digest]].size
         return next((p for p in places if p.size == size), None)
 
+    def _one_after_another(self, places: Sequence[Placement]) -> list[File]:
+        """The whole files that a pack consists of, in its order; none where they share bytes of it."""
+        ordered = sorted(places, key=lambda p: p.chunk_offset)
+        ends = [p.chunk_offset + p.size for p in ordered]
+        apart = all(p.chunk_offset == end for p, end in zip(ordered[1:], ends, strict=False))
+        return [self._files[p.path] for p in ordered] if apart else []
+
     def _is_spread(self, chunk: Chunk) -> bool:
         places = self.manifest.placements[chunk.digest]
         return all(p.size != chunk.size for p in places) and covers(places, chunk.size)
@@ -317,39 +325,12 @@ class ModelOnDisk:
     def _pack(self, digest: Digest) -> Path:
         return self._state / "packs" / digest.hex
 
-    def _file(self, path: str) -> Path:
-        full = self.directory / path
-        if full.parent not in self._made:
-            full.parent.mkdir(parents=True, exist_ok=True)
-            self._made.add(full.parent)
-        return full
-
-    def _open_own(self, path: Path) -> int:
-        """A descriptor for writing on an inode that no other model shares: a link is broken before it is written."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    def _copy_out(self, source: int, at: int, place: Placement) -> None:
+        """From a chunk that lies at `at` in a file, into its place."""
+        path = self._staged.path(place.path)
+        fd = self._staged.open_own(path)
         try:
-            with self._owning:
-                fd = os.open(path, flags, 0o644)
-                if os.fstat(fd).st_nlink == 1:
-                    return fd
-                os.close(fd)
-                copy = self._state / "packs" / "own"
-                shutil.copyfile(path, copy)
-                os.replace(copy, path)
-                return os.open(path, flags, 0o644)
-        except OSError as why:
-            raise disk_error(why, str(path), 0) from why
-
-    def _copy_out(self, source: int | memoryview, at: int, place: Placement) -> None:
-        """From a chunk in memory, or from one that lies at `at` in a file, into its place."""
-        path = self._file(place.path)
-        fd = self._open_own(path)
-        try:
-            if isinstance(source, memoryview):
-                end = place.chunk_offset + place.size
-                write_at(fd, source[place.chunk_offset : end], place.file_offset, str(path))
-            else:
-                copy_out(source, at, fd, place, str(path))
+            copy_out(source, at, fd, place, str(path))
         finally:
             os.close(fd)
         with self._marks:

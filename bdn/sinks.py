@@ -154,12 +154,15 @@ def start_writeback(fd: int, offset: int, size: int) -> None:
 
 
 def sync_file_system(path: str) -> None:
-    """One call where thousands of files were written: an fsync each would wait for the disk thousands of times."""
+    """One call where thousands of files were written: an fsync each would wait for the disk thousands of times.
+
+    Raises OSError, for what any file on it met; the kernel says it once.
+    """
     fd = os.open(path, os.O_RDONLY)
     try:
         if _libc.syncfs(fd) != 0:
             code = ctypes.get_errno()
-            raise disk_error(OSError(code, os.strerror(code)), path, 0)
+            raise OSError(code, os.strerror(code), path)
     finally:
         os.close(fd)
 

@@ -19,9 +19,9 @@ from bdn.digest import Digest
 from bdn.errors import DiskFull, Invalid
 from bdn.manifest import Chunk, Extent, File, Manifest
 from bdn.nvme import NvmeStore
-from bdn.nvme_model import ModelOnDisk
 from bdn.same_disk import sharable
 from bdn.sinks import PAGE, SinkChoice, past_the_cache
+from bdn.staged_files import StagedFiles
 from tests.bdn.models import Model, cut, model
 from tests.contract.test_store_contract import fill, same_files
 
@@ -366,21 +366,14 @@ def test_a_model_that_lost_files_is_whole_after_its_next_pull(tmp_path: Path, ha
 
 
 def test_a_link_that_two_threads_break_at_once_leaves_one_file(tmp_path: Path) -> None:
-    store, m = NvmeStore(tmp_path), model()
-
-    async def begin() -> ModelOnDisk:
-        await store.admit(m.manifest)
-        return store._models[m.manifest.digest]
-
-    on_disk, path = asyncio.run(begin()), tmp_path / "shared"
+    staged, path = StagedFiles(tmp_path, tmp_path), tmp_path / "shared"
     path.write_bytes(bytes(1 << 20))
     os.link(path, tmp_path / "other")
     with ThreadPoolExecutor(8) as threads:
-        fds = list(threads.map(lambda _: on_disk._open_own(path), range(8)))
+        fds = list(threads.map(lambda _: staged.open_own(path), range(8)))
     assert {os.fstat(fd).st_ino for fd in fds} == {path.stat().st_ino} != {(tmp_path / "other").stat().st_ino}
     for fd in fds:
         os.close(fd)
-    store.close()
 
 
 def test_a_removed_model_leaves_nothing_and_frees_no_other(tmp_path: Path) -> None:
