@@ -12,8 +12,8 @@ from pathlib import Path
 
 import uvloop
 
+import bdn.fetch
 import bdn.nvme
-import bdn.resolver
 import bdn.sinks
 from bdn.clock import LoopClock
 from bdn.delivery import Delivered, Delivery
@@ -51,7 +51,7 @@ class _Nothing:
 def forget_digests() -> None:
     bdn.sinks.Hasher = _Nothing  # type: ignore[assignment,misc]
     bdn.nvme.NvmeStore._right = staticmethod(lambda sink: True)  # type: ignore[assignment]
-    bdn.resolver.check = lambda chunk, sink, source: None  # type: ignore[attr-defined]
+    bdn.fetch.check = lambda chunk, sink, source: None  # type: ignore[attr-defined]
 
 
 async def pull(args: argparse.Namespace) -> None:
