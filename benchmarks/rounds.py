@@ -202,7 +202,9 @@ def own_use() -> Iterator[dict[str, float]]:
 def cpu_of(pid: int) -> float:
     """CPU seconds of a process so far, children included that it has waited for."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    waited_for = sum(map(int, fields[13:15])) / os.sysconf("SC_CLK_TCK")
+    # Its own to the nanosecond, as clock_getcpuclockid(3) has it: /proc counts 10 ms, and a smoke run takes less.
+    return time.clock_gettime(~pid << 3 | 2) + waited_for
 
 
 def machine() -> dict[str, object]:
