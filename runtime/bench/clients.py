@@ -1,18 +1,19 @@
-"""One call to a server, by either public protocol, recorded chunk by chunk. All I/O of the bench is here.
+"""One call to a server, by a public protocol or our own, recorded chunk by chunk. All I/O of the bench is here.
 
 Times are time.monotonic(), not the loop's: uvloop's clock counts whole milliseconds.
 
-In the `warm` state the connection (and for Gradium the set-up, up to `ready`) is made before the call is due, as a
-voice agent does; in the `cold` state it is part of what is timed.
+In the `warm` state the connection (on a WebSocket also the set-up up to its answer) is made before the call is due, as
+a voice agent does; in the `cold` state it is part of what is timed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import time
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import aiohttp
@@ -29,7 +30,10 @@ GONE_S = 30.0  # a server that does not answer for so long has gone
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server: `url` is its base, `protocol` gradium or openai."""
+    """A server: `url` is its base, `protocol` gradium, openai or native (our own WebSocket).
+
+    `audio_format`: 16-bit samples by the protocol's name for them; "": what its clients ask for.
+    """
 
     url: str
     protocol: str
@@ -38,6 +42,7 @@ class Target:
     warm: bool
     tokens_per_s: float
     seeded: bool = True  # whether a seed may be sent; other servers may not know the field
+    audio_format: str = ""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -71,10 +76,7 @@ async def speak(session: aiohttp.ClientSession, target: Target, call: Call, star
     await asyncio.sleep(max(0.0, take.due - lead - now()))
     try:
         async with asyncio.timeout(READ_S_MAX):
-            if target.protocol == "gradium":
-                await _gradium(session, target, call, take)
-            else:
-                await _openai(session, target, call, take)
+            await CALLS[target.protocol](session, target, call, take)
     except TimeoutError:
         take.error, take.detail = "timeout", f"nothing more within {READ_S_MAX:g} s"
     except (aiohttp.ClientError, OSError) as why:
@@ -84,7 +86,7 @@ async def speak(session: aiohttp.ClientSession, target: Target, call: Call, star
 
 
 def setup_message(target: Target, call: Call) -> dict[str, object]:
-    out: dict[str, object] = {"type": "setup", "model_name": "default", "output_format": "pcm"}
+    out: dict[str, object] = {"type": "setup", "model_name": "default", "output_format": target.audio_format or "pcm"}
     if target.voice:
         out["voice_id"] = target.voice
     if target.seeded:
@@ -102,21 +104,48 @@ async def _gradium(session: aiohttp.ClientSession, target: Target, call: Call, t
             return
         rate = message.get("sample_rate")
         take.rate = rate if isinstance(rate, int) else 48_000
-        sender = asyncio.create_task(_send_text(ws, target, call, take))
-        try:
+        whole_words = words(pieces(call.text, target.tokens_per_s, call.seed))
+        async with _sending(ws, take, whole_words, "end_of_stream"):
             await _receive(ws, take)
-        finally:
-            sender.cancel()
-            await asyncio.gather(sender, return_exceptions=True)
 
 
-async def _send_text(ws: aiohttp.ClientWebSocketResponse, target: Target, call: Call, take: Take) -> None:
+async def _native(session: aiohttp.ClientSession, target: Target, call: Call, take: Take) -> None:
+    url = target.url.replace("http", "ws", 1).rstrip("/") + "/v1/tts"
+    start = {"type": "start", "voice": target.voice, "format": target.audio_format or "pcm_24000"}
+    async with session.ws_connect(url, headers=target.headers) as ws:
+        await ws.send_str(json.dumps(start | ({"seed": call.seed} if target.seeded else {})))
+        message = await _next(ws)
+        if message.get("type") != "started":
+            _note_error(take, message)
+            return
+        rate = message.get("sample_rate")
+        take.rate = rate if isinstance(rate, int) else 24_000
+        async with _sending(ws, take, pieces(call.text, target.tokens_per_s, call.seed), "end"):
+            await _receive(ws, take)
+
+
+@contextlib.asynccontextmanager
+async def _sending(
+    ws: aiohttp.ClientWebSocketResponse, take: Take, text_pieces: list[tuple[float, str]], end: str
+) -> AsyncIterator[None]:
+    """The text goes out while what is within runs."""
+    sender = asyncio.create_task(_send_text(ws, take, text_pieces, end))
+    try:
+        yield
+    finally:
+        sender.cancel()
+        await asyncio.gather(sender, return_exceptions=True)
+
+
+async def _send_text(
+    ws: aiohttp.ClientWebSocketResponse, take: Take, text_pieces: list[tuple[float, str]], end: str
+) -> None:
     now = time.monotonic
-    for at, piece in words(pieces(call.text, target.tokens_per_s, call.seed)):
+    for at, piece in text_pieces:
         await asyncio.sleep(max(0.0, take.due + at - now()))
         take.began = take.began or now()
         await ws.send_str(json.dumps({"type": "text", "text": piece}))
-    await ws.send_str('{"type": "end_of_stream"}')
+    await ws.send_str(json.dumps({"type": end}))
 
 
 async def _receive(ws: aiohttp.ClientWebSocketResponse, take: Take) -> None:
@@ -125,10 +154,11 @@ async def _receive(ws: aiohttp.ClientWebSocketResponse, take: Take) -> None:
         message = await _next(ws)
         match message.get("type"):
             case "audio":
-                pcm = _s16(base64.b64decode(str(message.get("audio", ""))))
+                data = message.get("data")
+                pcm = _s16(data if isinstance(data, bytes) else base64.b64decode(str(message.get("audio", ""))))
                 if len(pcm):
                     take.chunks.append((now(), pcm))
-            case "end_of_stream":
+            case "end_of_stream" | "done":
                 return
             case "error" | "closed":
                 _note_error(take, message)
@@ -136,7 +166,10 @@ async def _receive(ws: aiohttp.ClientWebSocketResponse, take: Take) -> None:
 
 
 async def _next(ws: aiohttp.ClientWebSocketResponse) -> dict[str, object]:
+    """The next message; of our own protocol's binary frames, as `data`, what follows the stream's number."""
     message = await ws.receive()
+    if message.type is aiohttp.WSMsgType.BINARY:
+        return {"type": "audio", "data": message.data[4:]}
     if message.type is not aiohttp.WSMsgType.TEXT:
         return {"type": "closed", "message": f"closed with {ws.close_code}"}
     value = json.loads(message.data)
@@ -144,7 +177,8 @@ async def _next(ws: aiohttp.ClientWebSocketResponse) -> dict[str, object]:
 
 
 def _note_error(take: Take, message: dict[str, object]) -> None:
-    take.error = str(message.get("reason") or message.get("type"))
+    code = message.get("code")  # our own word for it; Gradium's is a number, and has our word beside it
+    take.error = str(message.get("reason") or (code if isinstance(code, str) else message.get("type")))
     take.detail = str(message.get("message", ""))
 
 
@@ -170,6 +204,13 @@ async def _openai(session: aiohttp.ClientSession, target: Target, call: Call, ta
             if whole:
                 take.chunks.append((now(), _s16(held[:whole])))
                 held = held[whole:]
+
+
+CALLS: Mapping[str, Callable[[aiohttp.ClientSession, Target, Call, Take], Awaitable[None]]] = {
+    "gradium": _gradium,
+    "openai": _openai,
+    "native": _native,
+}
 
 
 def _code(text: str) -> str:

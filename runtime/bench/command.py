@@ -8,6 +8,7 @@ import datetime
 import math
 import os
 import platform
+import re
 import time
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ import aiohttp
 import uvloop
 
 from runtime.bench.arrivals import PROMPTS, calls, longer
-from runtime.bench.clients import Target, metrics, metrics_if_there, speak
+from runtime.bench.clients import CALLS, Target, metrics, metrics_if_there, speak
 from runtime.bench.meter import Take, summary
 from runtime.bench.soak import soak
 from runtime.cli import Call as CommandLine
@@ -44,8 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("ttfa", "load", "soak"), help="calls one after another, at random, or chaos")
     parser.add_argument("--url", default=URL, help=f"base URL of the server (default: {URL})")
     parser.add_argument(
-        "--protocol", choices=("gradium", "openai"), default="gradium", help="how it is spoken to (default: gradium)"
+        "--protocol", choices=tuple(CALLS), default="gradium", help="how it is spoken to (default: gradium)"
     )
+    parser.add_argument("--format", default="", help="16-bit sound, as pcm_24000; empty: what clients ask for")
     parser.add_argument("--key", default="bench", help="API key (default: bench)")
     parser.add_argument("--voice", default="", help="voice; empty lets the server choose")
     parser.add_argument("--count", type=int, default=30, help="calls to make (default: 30)")
@@ -64,11 +66,16 @@ def run(line: CommandLine) -> int:
     args = line.args
     check_numbers(args)
     check_url(args.url)
-    if args.protocol == "openai" and (args.tokens_per_s or args.what == "soak"):
+    if args.protocol == "openai" and args.tokens_per_s:
         raise Usage("the OpenAI protocol takes a text whole", "use --protocol gradium")
+    if args.format and (args.protocol == "openai" or not re.fullmatch(r"pcm(_\d+)?", args.format)):
+        raise Usage(f"--format {args.format} cannot be measured", "such as pcm_24000, on a WebSocket")
+    if args.protocol != "gradium" and args.what == "soak":
+        raise Usage("a soak speaks Gradium's protocol", "use --protocol gradium")
     target = Target(
-        args.url, args.protocol, args.key, args.voice, args.connection == "warm", args.tokens_per_s, not args.no_seeds
-    )
+        args.url, args.protocol, args.key, args.voice, args.connection == "warm", args.tokens_per_s, not args.no_seeds,
+        args.format,
+    )  # fmt: skip
     if args.what == "soak":
         facts = uvloop.run(
             soak(
@@ -78,7 +85,8 @@ def run(line: CommandLine) -> int:
     else:
         facts = uvloop.run(measure(args, target))
     facts = {
-        "bench": args.what, "url": args.url, "protocol": args.protocol, "connection": args.connection,
+        "bench": args.what, "url": args.url, "protocol": args.protocol, "format": args.format or None,
+        "connection": args.connection,
         "text": f"{args.tokens_per_s:g} tokens/s" if args.tokens_per_s else "whole", "seed": args.seed,
         **facts, "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -153,6 +161,8 @@ def _server(before: dict[str, float], after: dict[str, float]) -> dict[str, floa
     return {
         "model_s": round(model_s, 3), "plan_over_model": round(plan_s / model_s, 4),
         "network_over_model": round(network_s / model_s, 4),
+        "plan_ms_per_audio_s": round(plan_s / audio_s * 1e3, 4),
+        "network_ms_per_audio_s": round(network_s / audio_s * 1e3, 4),
         "busy_s_per_audio_s": round((model_s + plan_s) / audio_s, 5),
         "cpu_s_per_audio_s": round(spent.get("process_cpu_seconds_total", 0.0) / audio_s, 5),
         "capacity": after.get("tts_streams_capacity", 0.0),

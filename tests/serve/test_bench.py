@@ -109,7 +109,7 @@ def target(at: Running, **more: object) -> Target:
     return Target(at.url, **(usual | more))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("protocol", ["gradium", "openai"])
+@pytest.mark.parametrize("protocol", ["gradium", "openai", "native"])
 @pytest.mark.parametrize("warm", [True, False])
 def test_a_call_is_measured_over_each_protocol(protocol: str, warm: bool) -> None:
     async def test() -> None:
@@ -119,6 +119,20 @@ def test_a_call_is_measured_over_each_protocol(protocol: str, warm: bool) -> Non
             assert not taken.error
             result = heard(taken)
             assert result and result.audio_s > 0.5 and 0 < result.first_sound_s < 10
+
+    run(test)
+
+
+@pytest.mark.parametrize("protocol", ["gradium", "native"])
+def test_the_sound_is_asked_for_at_the_rate_that_was_named(protocol: str) -> None:
+    async def test() -> None:
+        async with serving() as at:
+            now, call = time.monotonic(), Call(0.0, PROMPTS[0], 1)
+            for rate in (24_000, 48_000):
+                asked = target(at, protocol=protocol, audio_format=f"pcm_{rate}")
+                taken = await speak(at.http, asked, call, now)
+                result = heard(taken)
+                assert taken.rate == rate and result and 0.5 < result.audio_s < 10
 
     run(test)
 
@@ -134,7 +148,7 @@ def test_text_as_an_llm_sends_it_is_spoken_whole() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("protocol", ["gradium", "openai"])
+@pytest.mark.parametrize("protocol", ["gradium", "openai", "native"])
 def test_a_refusal_is_told_by_its_own_word(protocol: str, tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text(f"keys:\n- name: a\n  sha256: {sha('k')}\n")
@@ -253,7 +267,7 @@ def test_refusals_are_answers_and_lost_calls_are_not(errors: dict[str, int], cod
     "wrong",
     ["--url nonsense", "--url localhost:18089", "--url http://", "--url http://a:b", "--url http://a:99999999",
      "--url ftp://a", "--url ws://a", "--rate 0", "--rate nan", "--rate -1", "--count 0", "--pause-s 0", "--words -1",
-     "--minutes inf", "--tokens-per-s -1", "--streams 0"],
+     "--minutes inf", "--tokens-per-s -1", "--streams 0", "--format mp3", "--format pcm_24000 --protocol openai"],
 )  # fmt: skip
 @pytest.mark.parametrize("what", ["ttfa", "load", "soak"])
 def test_what_cannot_be_meant_is_a_usage_line(what: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
