@@ -90,6 +90,20 @@ def test_a_resampled_tone_has_no_click_at_any_edge(rate: int) -> None:
     assert np.abs(error).max() < 1e-4
 
 
+@pytest.mark.parametrize("part", [0.3, 0.8, 0.9])
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 48_000])
+def test_a_change_of_rate_adds_nothing_that_can_be_heard(rate: int, part: float) -> None:
+    """A tone within the band of both rates comes out as that tone and nothing else, least of all its mirror."""
+    change, hz = resampler(SOURCE_RATE, rate), part * min(rate, SOURCE_RATE) / 2
+    heard = change.push(tone(1.0, hz=hz)).astype(np.float64)
+    inner = heard[rate // 10 : -rate // 10]
+    t = np.arange(len(inner))
+    basis = np.stack([np.sin(2 * np.pi * hz * t / rate), np.cos(2 * np.pi * hz * t / rate)], 1)
+    clean = basis @ np.linalg.lstsq(basis, inner, rcond=None)[0]
+    assert 10 * np.log10(clean.var() / (inner - clean).var()) > 70.0
+    assert abs(20 * np.log10(clean.std() / tone(1.0, hz=hz).std())) < 0.3
+
+
 def test_overshoot_is_clipped_and_never_wraps() -> None:
     assert to_s16(np.array([-3.0, -1.0, 0.0, 1.0, 3.0], np.float32)).tolist() == [-32767, -32767, 0, 32767, 32767]
 
