@@ -18,9 +18,9 @@ from runtime.serve.traffic import Command, Happening, Sound, Words
 
 # A wait without end would hide a lost wake-up for ever; this only bounds such a bug.
 WAIT_S_MAX = 5.0
-# What may wait goes over this much later at most. Each hand-over wakes the loop, which then takes turns with this
-# thread at the interpreter.
-EASE_S = 0.05
+# What may wait goes over this much later at most; its listener has four times that in hand. Each hand-over wakes the
+# loop, which then finds nothing of its own in the caches and takes turns with this thread at the interpreter.
+EASE_S = 0.25
 
 
 class Outgoing:
@@ -28,19 +28,19 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._held: list[Happening] = []
-        self._due_at = math.inf
+        self.due_at = math.inf  # when the first of it cannot wait any longer
 
     def add(self, happenings: list[Happening], now: float) -> None:
         if happenings:
             at_ease = all(isinstance(h, Sound | Words) and h.at_ease for h in happenings)
-            self._due_at = min(self._due_at, now + EASE_S if at_ease else now)
+            self.due_at = min(self.due_at, now + EASE_S if at_ease else now)
             self._held += happenings
 
-    def due(self, now: float, *, resting: bool) -> list[Happening]:
-        """All of it, once some of it cannot wait or the device has nothing else to do; else nothing."""
-        if not self._held or (now < self._due_at and not resting):
+    def due(self, now: float) -> list[Happening]:
+        """All of it, once some of it cannot wait any longer; else nothing."""
+        if now < self.due_at:
             return []
-        out, self._held, self._due_at = self._held, [], math.inf
+        out, self._held, self.due_at = self._held, [], math.inf
         return out
 
 
@@ -112,10 +112,10 @@ class Device:
             more, wake_at = conductor.turn()
             now = self._clock()
             outgoing.add(told + more, now)
-            if out := outgoing.due(now, resting=wake_at > 0.0):
+            if out := outgoing.due(now):
                 self._call(self._deliver, out)
             if wake_at > 0.0:
-                wait_s = WAIT_S_MAX if wake_at == math.inf else min(wake_at - self._clock(), WAIT_S_MAX)
+                wait_s = min(min(wake_at, outgoing.due_at) - self._clock(), WAIT_S_MAX)
                 if wait_s > 0:
                     self._bell.wait(wait_s)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from runtime.port import StreamSpec
@@ -19,24 +21,26 @@ def test_sound_for_who_has_enough_waits_and_goes_with_what_cannot() -> None:
     outgoing = Outgoing()
     easy, words, urgent = Sound(1, PCM, at_ease=True), Words(1, (), at_ease=True), Sound(2, PCM)
     outgoing.add([easy, words], 10.0)
-    assert outgoing.due(10.0, resting=False) == []
+    assert outgoing.due(10.0) == []
     outgoing.add([urgent], 10.01)
-    assert outgoing.due(10.01, resting=False) == [easy, words, urgent]
-    assert outgoing.due(99.0, resting=True) == [], "once"
+    assert outgoing.due(10.01) == [easy, words, urgent]
+    assert outgoing.due(99.0) == [], "once"
 
 
 def test_what_may_wait_waits_no_longer_than_its_bound_whatever_comes_after_it() -> None:
     outgoing, now = Outgoing(), 0.0
-    while not outgoing.due(now, resting=False):
+    while not outgoing.due(now):
         outgoing.add([Sound(1, PCM, at_ease=True)], now)
         now += 0.01
     assert EASE_S <= now <= EASE_S + 0.02
 
 
-def test_a_device_with_nothing_to_do_keeps_nothing_back() -> None:
+def test_a_device_that_rests_wakes_for_what_it_kept_back() -> None:
     outgoing = Outgoing()
-    outgoing.add([Words(1, (), at_ease=True)], 0.0)
-    assert len(outgoing.due(0.0, resting=True)) == 1
+    assert outgoing.due_at == math.inf, "nothing is kept"
+    outgoing.add([Words(1, (), at_ease=True)], 7.0)
+    assert outgoing.due_at == 7.0 + EASE_S and len(outgoing.due(outgoing.due_at)) == 1
+    assert outgoing.due_at == math.inf
 
 
 def test_only_sound_of_streams_well_ahead_may_wait() -> None:
