@@ -267,8 +267,7 @@ class Server:
         ws = response(hub, wire)
         await ws.prepare(request)
         bound_send_buffer(request)
-        assert request.transport
-        conversation = Conversation(hub, wire, key, ws, request.transport)
+        conversation = Conversation(hub, wire, key, ws, request)
         self._conversations[conversation] = None
         self.meters.sockets.set(len(self._conversations))
         try:

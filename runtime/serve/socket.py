@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -34,6 +35,8 @@ from runtime.serve.wire import (
 
 # A peer that takes nothing gets this long to take the last words before its connection is cut.
 LAST_WORDS_S = 2.0
+# The first byte of a frame that is a whole message.
+TEXT, BINARY = 0x80 | WSMsgType.TEXT, 0x80 | WSMsgType.BINARY
 # Ids of streams that ended are remembered so far: text that crossed the end on its way is late, not wrong.
 ENDED_IDS_MAX = 256
 
@@ -65,18 +68,31 @@ class _Response(web.WebSocketResponse):
             await asyncio.wait_for(_send(self, frame), LAST_WORDS_S)
 
 
-async def _send(ws: web.WebSocketResponse, frame: str | bytes | None) -> None:
-    if isinstance(frame, str):
-        await ws.send_str(frame)
-    elif frame is not None:
-        await ws.send_bytes(frame)
+async def _send(ws: web.WebSocketResponse, message: str | bytes | None) -> None:
+    if isinstance(message, str):
+        await ws.send_str(message)
+    elif message is not None:
+        await ws.send_bytes(message)
+
+
+def framed(message: str | bytes) -> bytes:
+    """The WebSocket frame of a message as a server sends it: whole, neither masked nor compressed (RFC 6455, 5.2)."""
+    kind, data = (TEXT, message.encode()) if isinstance(message, str) else (BINARY, message)
+    size = len(data)
+    if size < 126:
+        return struct.pack(">BB", kind, size) + data
+    if size < 1 << 16:
+        return struct.pack(">BBH", kind, 126, size) + data
+    return struct.pack(">BBQ", kind, 127, size) + data
 
 
 class Conversation:
     """The streams of one socket by the client's ids. `first` is a setup that the URL already gave."""
 
-    def __init__(self, hub: Hub, wire: Wire, key: KeyLimits, ws: _Response, transport: asyncio.Transport) -> None:
-        self._hub, self._wire, self._key, self._ws, self._transport = hub, wire, key, ws, transport
+    def __init__(self, hub: Hub, wire: Wire, key: KeyLimits, ws: _Response, request: web.Request) -> None:
+        assert request.transport
+        self._hub, self._wire, self._key, self._ws, self._transport = hub, wire, key, ws, request.transport
+        self._taken = request.writer.drain
         self._streams: dict[str | None, Stream] = {}
         self._pumps: dict[str | None, asyncio.Task[None]] = {}
         self._ended: dict[str | None, None] = {}  # in order of ending
@@ -169,12 +185,22 @@ class Conversation:
 
     async def _send_all(self, stream: Stream) -> None:
         while outs := await stream.some():
-            for out in outs:
-                if isinstance(out, Done | Failed):
-                    self._retire(stream.setup.req_id)
-                    await self._last(out, close=stream.setup.close_on_end)
-                else:
-                    await _send(self._ws, self._wire.render(out))
+            last = outs[-1]
+            if not isinstance(last, Done | Failed):
+                await self._write(outs)
+                continue
+            await self._write(outs[:-1])
+            self._retire(stream.setup.req_id)
+            await self._last(last, close=stream.setup.close_on_end)
+
+    async def _write(self, outs: list[Outbound]) -> None:
+        """All of them in one piece, past aiohttp, which takes each on a way of its own; back once more can be taken."""
+        messages = [message for out in outs if (message := self._wire.render(out)) is not None]
+        if self._ws.closed or self._transport.is_closing():
+            raise ConnectionResetError("the socket is closed")
+        if messages:
+            self._transport.write(b"".join(map(framed, messages)))
+            await self._taken()
 
     async def _last(self, out: Done | Failed, *, close: bool) -> None:
         """The last message of a stream, and the close where the stream was the socket's only purpose."""

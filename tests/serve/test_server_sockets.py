@@ -10,7 +10,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import WSMsgType
+from aiohttp.http import WebSocketWriter
 
+from runtime.serve.socket import framed
 from tests.serve.fake_engine import FakeEngine
 from tests.serve.harness import Running, heard, only, served
 
@@ -391,3 +394,37 @@ async def test_a_text_message_without_its_text_is_refused_by_name(at: Running) -
         await ws.receive()
         await ws.send_json({"type": "text"})
         assert (await ws.receive_json())["message"] == "text is missing"
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536, 100_000])
+def test_frames_are_those_that_the_library_writes(size: int) -> None:
+    """Sound goes past aiohttp's writer, whose frames these must be; words of several bytes a letter as well."""
+    for message in ("ü" * size, b"\x81" * size):
+        written = bytearray()
+        writer = WebSocketWriter(_Protocol(), _Wire(written), use_mask=False)  # type: ignore[arg-type]
+        asyncio.run(write_by_library(writer, message))
+        assert framed(message) == written
+
+
+async def write_by_library(writer: WebSocketWriter, message: str | bytes) -> None:
+    if isinstance(message, str):
+        await writer.send_frame(message.encode(), WSMsgType.TEXT)
+    else:
+        await writer.send_frame(message, WSMsgType.BINARY)
+
+
+class _Protocol:
+    _paused = False
+
+
+class _Wire:
+    """A transport that keeps what is written."""
+
+    def __init__(self, written: bytearray) -> None:
+        self._written = written
+
+    def write(self, data: bytes) -> None:
+        self._written += data
+
+    def is_closing(self) -> bool:
+        return False
