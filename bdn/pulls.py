@@ -74,7 +74,8 @@ class Pull:
             await asyncio.sleep(every_s)
             if not changed.is_set() and not self.ended:
                 try:
-                    await asyncio.wait_for(changed.wait(), 1.0)
+                    async with asyncio.timeout(1.0):
+                        await changed.wait()
                 except TimeoutError:
                     continue
         yield

@@ -37,7 +37,8 @@ async def follow_dns(
     reason to think that every peer has."""
     while True:
         try:
-            addresses = await asyncio.wait_for(lookup(host, port), LOOKUP_S_MAX)
+            async with asyncio.timeout(LOOKUP_S_MAX):  # `wait_for` may lose that it was cancelled, up to Python 3.11.
+                addresses = await lookup(host, port)
         except (OSError, TimeoutError) as why:
             _log.warning("cannot resolve %s (%s); keeping %d members", host, why, len(views.roster.nodes))
         else:

@@ -72,6 +72,29 @@ def test_dns_follows_the_name_and_keeps_the_last_view_when_it_fails_or_hangs() -
     run(main())
 
 
+def test_who_follows_dns_stops_even_when_an_answer_comes_at_that_moment() -> None:
+    """An agent that stops waits for it: a stop that got lost would have kept the agent for ever."""
+
+    async def main() -> None:
+        answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+
+        async def lookup(host: str, port: int) -> list[str]:
+            return await answer
+
+        for turns in range(4):
+            answer = asyncio.get_running_loop().create_future()
+            task = asyncio.ensure_future(follow_dns(Views(), "agents", 7, LoopClock(), lookup=lookup))
+            await asyncio.sleep(0.1)
+            answer.set_result(["10.0.0.1"])
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task], timeout=60)
+            assert task.cancelled(), turns
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("settings", "settle_s"),
     [({}, 0.0), ({"peers_dns": "a:1"}, 35.0), ({"peers_dns": "a:1", "strict_origin": True}, 0.0),
