@@ -8,7 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from bdn.arena import Arena
 from bdn.errors import BdnError
@@ -19,8 +19,7 @@ from bdn.sinks import PAGE, FileSink, open_direct, write_at
 HOT_BYTES = 512 << 10  # How much is received before it is hashed: it must still be in the core's own cache then.
 
 
-@dataclass(frozen=True, slots=True)
-class _Write:
+class _Write(NamedTuple):
     """The whole pages of a block: `size` bytes at `at` in the arena, for `offset` in the file."""
 
     block: int

@@ -6,17 +6,15 @@ What lies below the mark has come but is not seen, so a source may only be judge
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import socket
-from typing import Protocol
 
 MARK_BYTES = 512 << 10  # As much as is hashed at a time.
 QUICK_S = 0.05  # For so much: a slower source is read as its bytes come, for it costs little and is watched closely.
 LOOK_S = 0.25  # Where nothing was read for so long, what lies below the mark is, and the rest of the body as it comes.
 
 
-class Socket(Protocol):
-    def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
+_libc = ctypes.CDLL(None)  # uvloop's sockets make a new one of Python's for each option: three times the cost.
 
 
 class LowWater:
@@ -27,9 +25,9 @@ class LowWater:
     as much; it lowers a mark to half of what the buffer may grow to.
     """
 
-    def __init__(self, sock: Socket | None) -> None:
-        """sock: None where what is read is not what the socket holds (TLS)."""
-        self._socket = sock
+    def __init__(self, fd: int = -1) -> None:
+        """fd: the socket's, or -1 where what is read is not what the socket holds (TLS)."""
+        self._fd = fd
         self.bytes = 1
         self._quick = False
         self._began_at, self._length = 0.0, 0
@@ -45,9 +43,8 @@ class LowWater:
             self._set(MARK_BYTES)
 
     def fit(self, left: int) -> None:
-        """So much of the body has yet to be read."""
-        if left < self.bytes:
-            self._set(max(1, left))
+        """So much of the body, less than the mark, has yet to be read."""
+        self._set(max(1, left))
 
     def end(self, now: float) -> None:
         """The body is here."""
@@ -60,8 +57,13 @@ class LowWater:
         """Wakes the loop for whatever is there."""
         self._set(1)
 
+    def leave(self) -> None:
+        """The socket is closed, or about to be: its number may soon be another's."""
+        self._fd = -1
+        self.bytes = 1
+
     def _set(self, size: int) -> None:
-        if size != self.bytes and self._socket is not None:
+        if size != self.bytes and self._fd >= 0:
             self.bytes = size
-            with contextlib.suppress(OSError):  # The connection is gone, as the loop is about to hear.
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+            value = ctypes.c_int(size)  # An error says that the connection is gone, as the loop is about to hear.
+            _libc.setsockopt(self._fd, socket.SOL_SOCKET, socket.SO_RCVLOWAT, ctypes.byref(value), 4)

@@ -16,7 +16,7 @@ from bdn.http.head import HEAD_BYTES_MAX, BadMessage, Head, parse_head
 from bdn.http.lowwater import LOOK_S, LowWater
 
 BUFFER_BYTES = 256 << 10
-HEADS_BYTES = 16 << 10  # Read with a head at most, so that the body's rest can land without a copy.
+HEADS_BYTES = 1 << 10  # Read with a head at most: what follows it there is copied, the rest of the body is not.
 WORDS_BYTES_MAX = 64 << 10  # Of an answer that is not the one asked for: enough for an error's XML, no more.
 LEAST_BYTES = 4 << 10  # Of a body, within stall_s: a source that brings less only keeps the connection.
 CONNECT_S = 3.0  # A dead node must not cost the time of a slow one.
@@ -63,7 +63,7 @@ class Wire(asyncio.BufferedProtocol):
         self._landed = self._held = False
         self._words = bytearray()
         self._left = 0
-        self._low = LowWater(None)
+        self._low = LowWater()
         self._stall_s = 0.0
         self._no_body = False
         self._answered = False
@@ -115,7 +115,8 @@ class Wire(asyncio.BufferedProtocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-            self._transport, self._low = None, LowWater(None)
+            self._transport = None
+            self._low.leave()
 
     def _watch(self) -> None:
         now, stall_s = self._loop.time(), self._stall_s
@@ -157,10 +158,11 @@ class Wire(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from asyncio's.
         if transport.get_extra_info("sslcontext") is None:
-            self._low = LowWater(transport.get_extra_info("socket"))
+            self._low = LowWater(transport.get_extra_info("socket").fileno())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport, self._low = None, LowWater(None)
+        self._transport = None
+        self._low.leave()
         self._fail(SourceDown(self.name, f"the connection was lost ({exc or 'closed by the other side'})"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -202,7 +204,8 @@ class Wire(asyncio.BufferedProtocol):
         except Exception as why:  # Such as a full disk: for the one who waits.
             self._fail(why)
             return
-        self._low.fit(self._left)
+        if self._left < self._low.bytes:
+            self._low.fit(self._left)
         if self._left == 0:
             self._finish()
         elif self._transport is not None and landing.hold(self._resume):
@@ -259,7 +262,8 @@ class Wire(asyncio.BufferedProtocol):
             raise BadMessage("more bytes than its Content-Length says")
         if view:
             self._left -= len(view)
-            self._low.fit(self._left)
+            if self._left < self._low.bytes:
+                self._low.fit(self._left)
             if self._write is not None:
                 self._write(view)
             else:

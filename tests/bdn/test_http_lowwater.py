@@ -266,28 +266,25 @@ def test_what_the_socket_holds_of_tls_says_nothing_of_the_body(run: Run, certifi
     run(work())
 
 
-class Option:
-    """A socket that only remembers."""
-
-    def __init__(self) -> None:
-        self.set: list[int] = []
-
-    def setsockopt(self, level: int, option: int, value: int, /) -> None:
-        self.set.append(value)
-
-
 def test_who_was_slow_is_read_as_its_bytes_come_until_it_is_quick_again() -> None:
-    option = Option()
-    low, at = LowWater(option), 0.0
-    for seconds, up in [(0.1, False), (30.0, True), (0.1, False), (0.0, True), (0.0, True)]:
+    ours, theirs = socket.socketpair()
+    low, at = LowWater(ours.fileno()), 0.0
+
+    def kernels() -> int:
+        return ours.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+
+    with ours, theirs:
+        for seconds, up in [(0.1, False), (30.0, True), (0.1, False), (0.0, True), (0.0, True)]:
+            low.begin(len(BODY), at)
+            assert low.up == up and kernels() == (MARK_BYTES if up else 1)
+            low.end(at := at + seconds)
+            assert not low.up and kernels() == 1
+        low.begin(MARK_BYTES - 1, at)
+        assert not low.up, "shorter than the mark"
+        low.end(at + 30)
         low.begin(len(BODY), at)
-        assert low.up == up
-        low.fit(0)
-        low.end(at := at + seconds)
-        assert not low.up
-    low.begin(MARK_BYTES - 1, at)
-    assert not low.up, "shorter than the mark"
-    low.end(at + 30)
-    low.begin(len(BODY), at)
-    assert low.up, "a short body says nothing of the source"
-    assert option.set == [MARK_BYTES, 1] * 3 + [MARK_BYTES]
+        low.fit(77)
+        assert kernels() == 77, "a short body says nothing of the source"
+        low.leave()
+        low.end(at)
+        assert kernels() == 77, "its number may be another's by now"
