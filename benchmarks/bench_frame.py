@@ -21,17 +21,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.reference_loop import conditions_of, reference_model
 from runtime import checkpoint
 from runtime.config import ModelSettings
 from runtime.make_checkpoint import make
 from runtime.port import Entry, LaneState, StreamSpec
 
-os.environ.setdefault("NO_TORCH_COMPILE", "1")
 TURN = 5  # frames of one model before the other's
 WARMUP = 4
 
@@ -59,25 +59,12 @@ def ours(directory: Path, args: argparse.Namespace) -> tuple[Callable[[], None],
 
 def reference(directory: Path, args: argparse.Namespace) -> Callable[[], None]:
     """The same for the public package: its language model's step and its codec's."""
-    from moshi.models import loaders
     from moshi.models.lm import LMGen
-    from moshi.models.tts import TTSModel
 
-    raw = json.loads((directory / "config.json").read_text())
-    info = loaders.CheckpointInfo.from_hf_repo(
-        "local/none", moshi_weights=directory / raw["moshi_name"], mimi_weights=directory / raw["mimi_name"],
-        tokenizer=directory / raw["tokenizer_name"], config_path=directory / "config.json",
-        mimi_config_path=directory / raw["mimi_config_name"] if raw.get("mimi_config_name") else None,
-    )  # fmt: skip
-    n_q = args.codebooks or raw["n_q"]
-    model: Any = TTSModel.from_checkpoint_info(info, n_q=n_q, device="cpu", dtype=checkpoint.DTYPES[args.dtype])
-    model.lm.dep_q = n_q
-    voices = sorted(directory.glob(f"*{model.voice_suffix}"))[:1] if model.multi_speaker else []
-    conditioned = args.lanes if model.valid_cfg_conditionings else 0
-    given = [model.make_condition_attributes(voices, cfg_coef=2.0) for _ in range(conditioned)]
-    conditions = model.lm.condition_provider.prepare_and_provide(given)
+    model = reference_model(directory, codebooks=args.codebooks, dtype=args.dtype)
+    conditions = conditions_of(model, directory, args.lanes)
     generate = LMGen(model.lm, temp=0.6, temp_text=0.6, condition_tensors=conditions)
-    missing = torch.full((args.lanes, raw["n_q"] - n_q, 1), -1, dtype=torch.long)
+    missing = torch.full((args.lanes, model.lm.n_q - model.lm.dep_q, 1), -1, dtype=torch.long)
     generate.streaming_forever(args.lanes)
     model.mimi.streaming_forever(args.lanes)
 

@@ -8,9 +8,15 @@ underruns at 85 % of a frame, the refusal of call N+1, and what scheduling adds 
 
 A processor changes its speed within a run as well, so what a figure is held against is measured by turns with it, on a
 stopped clock. Beside the waits stands a yardstick: the steps of one first sound, on a lane of their own with nobody
-else. Its spread is the machine's own; `steadied` is each wait over the yardstick of its second. Beside the cost of a
-stream stands the public reference's language model and codec for as many streams, in turns of a few frames, in
-processor and in wall time. The last line on stdout is one JSON object.
+else. Its spread is the machine's own; `steadied` is each wait over the yardstick of its second.
+
+What a second of sound costs is compared with the public package, in processor and in wall time, under traffic that
+keeps as many listeners as fit, and 70 % of them: calls of half a minute that come evenly, those at the start cut short
+at random. `cost` has, each in turns of a few frames: `frame`, its language model and codec alone for just so many
+streams; `steady`, the loop of its server (`reference_loop.py`) for as many who never end; `loop`, that loop with
+callers who come and go. The number of its slots is a setting: what the full house needs, so that with 70 % some are
+computed for nobody. Texts are read and tokenised before, since both servers do that outside of the loop. The last line
+on stdout is one JSON object.
 
     python benchmarks/bench_server.py --json [--checkpoint DIR] [--seconds 40] [--lanes 8] [--smoke]
 """
@@ -21,7 +27,6 @@ import argparse
 import bisect
 import contextlib
 import datetime
-import importlib.util
 import json
 import math
 import os
@@ -36,9 +41,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.server_cost import CALL_WORDS, Theirs, Turns, entries, references, traffic
 from runtime import checkpoint
 from runtime.admission import Admission, KeyLimits, capacity
-from runtime.bench.arrivals import PROMPTS, Call, calls
+from runtime.bench.arrivals import PROMPTS, Call, calls, longer
 from runtime.bench.meter import quantile, spread
 from runtime.config import ModelSettings
 from runtime.make_checkpoint import make
@@ -50,8 +56,8 @@ from runtime.serve.warmup import warm_up
 
 LOAD_MAX = 0.85
 SPEECH_S = 5.0  # about what a prompt takes to speak; how many of them make a long text
-# Seconds on the clock from one turn of what a figure is held against to the next, and the reference's frames in it.
-YARD_EVERY_S, REFERENCE_EVERY_S, REFERENCE_FRAMES = 0.5, 2.0, 5
+# Seconds on the clock from one turn of what a figure is held against to the next.
+YARD_EVERY_S, REFERENCE_EVERY_S = 0.5, 2.0
 
 
 class Clock(Protocol):
@@ -109,13 +115,15 @@ def play(
     settled_s: float = 0.0,
     turn: Turn | None = None,
     every_s: float = math.inf,
+    turns_s: float = math.inf,
 ) -> tuple[Play, Conductor]:
     """Runs the calls to their ends. A call beyond `limit` streams is refused by admission.
 
-    Waits are those of the calls that come once the load is there, `settled_s` after the first. From then on a turn is
-    taken every so many seconds.
+    Waits are those of the calls that come once the load is there, `settled_s` after the first. From then on, and for
+    `turns_s`, a turn is taken every so many seconds.
     """
     conductor = Conductor(engine, costs, clock)
+    texts = {call.text: entries(engine, call.text) for call in plan}
     gate, key = Admission(capacity=limit, warm=True), KeyLimits("bench")
     out, start = Play(), clock()
     due: dict[int, float] = {}
@@ -123,7 +131,7 @@ def play(
     waiting = list(enumerate(plan))
     next_turn = start + settled_s
     while waiting or conductor.seated:
-        if turn and clock() >= next_turn:
+        if turn and next_turn <= clock() <= start + settled_s + turns_s:
             turn(clock(), conductor)
             next_turn = clock() + every_s
         commands: list[Command] = []
@@ -134,7 +142,8 @@ def play(
                 continue
             out.active_max = max(out.active_max, gate.active)
             due[sid] = start + call.due_s
-            commands += open_call(engine, sid, call, due[sid])
+            spec = StreamSpec(seed=call.seed)
+            commands += (Open(sid, spec, 4.0), Feed(sid, texts[call.text], due[sid]), End(sid, due[sid]))
         happenings = conductor.obey(commands)
         more, wake_at = conductor.turn()
         for happening in (*happenings, *more):
@@ -154,12 +163,6 @@ def play(
         if wake_at > clock():
             clock.skip_to(min(wake_at, start + waiting[0][1].due_s if waiting else math.inf))
     return out, conductor
-
-
-def open_call(engine: Engine, sid: int, call: Call, at: float) -> list[Command]:
-    spec = StreamSpec(seed=call.seed)
-    feed = engine.text_feed(spec)
-    return [Open(sid, spec, 4.0), Feed(sid, (*feed.push(call.text), *feed.end()), at), End(sid, at)]
 
 
 def at_capacity(n: int, seconds: float) -> list[Call]:
@@ -198,60 +201,7 @@ class Yardstick:
         return out
 
 
-@dataclass
-class Turns:
-    """Frames of the reference by turns with stretches of the server: cost over cost, processor and wall."""
-
-    frame: Callable[[], None]
-    streams: int
-    clock: CpuClock
-    frame_s: float
-    cpu: list[float] = field(default_factory=list)
-    wall: list[float] = field(default_factory=list)
-    theirs_s: list[float] = field(default_factory=list)
-    _from: tuple[float, float, int] | None = None  # processor and wall seconds, and steps of lanes, as a stretch began
-
-    def take(self, now: float, conductor: Conductor) -> None:
-        cpu, wall, steps = time.process_time(), time.perf_counter(), conductor.tally.lane_steps
-        with self.clock.stopped():
-            for _ in range(REFERENCE_FRAMES):
-                self.frame()
-        then_cpu, then_wall = time.process_time(), time.perf_counter()
-        if self._from and steps > self._from[2]:
-            each = 1.0 / (steps - self._from[2])
-            theirs = 1.0 / (REFERENCE_FRAMES * self.streams)
-            self.cpu.append((cpu - self._from[0]) * each / ((then_cpu - cpu) * theirs))
-            self.wall.append((wall - self._from[1]) * each / ((then_wall - wall) * theirs))
-            self.theirs_s.append((then_cpu - cpu) * theirs / self.frame_s)
-        self._from = then_cpu, then_wall, steps
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "turns": len(self.cpu), "reference_cost_per_stream": round(quantile(self.theirs_s, 0.5), 5),
-            **{f"{name}_over_reference": {q: round(quantile(values, float(q)), 4) for q in ("0.1", "0.5", "0.9")}
-               for name, values in (("cpu", self.cpu), ("wall", self.wall))},
-        }  # fmt: skip
-
-
-def reference(directory: Path, batch: int) -> Callable[[], None] | None:
-    """A function that makes one frame of the public reference for `batch` streams: its language model and its codec.
-
-    That is all its server's loop does for a frame, so a comparison with it leaves the reference's own queues out.
-    None where it is not installed.
-    """
-    if importlib.util.find_spec("moshi") is None:
-        return None
-    os.environ.setdefault("NO_TORCH_COMPILE", "1")
-    from benchmarks.bench_frame import reference as frame_of
-
-    args = argparse.Namespace(lanes=batch, codebooks=0, dtype="float32")
-    frame = frame_of(directory, args)
-    for _ in range(4):
-        frame()
-    return frame
-
-
-def measure(engine: Engine, seconds: float, reference_of: Callable[[int], Callable[[], None] | None]) -> dict[str, Any]:
+def measure(engine: Engine, seconds: float, references_of: Callable[[int, int], Theirs]) -> dict[str, Any]:
     clock = CpuClock()
     costs = warm_up(engine, clock)
     # A lane is the yardstick's.
@@ -270,20 +220,12 @@ def measure(engine: Engine, seconds: float, reference_of: Callable[[int], Callab
     plan = calls(math.ceil((settled_s + seconds) * busy_rate), rate=busy_rate, seed=2)
     beside = Yardstick(engine, clock)
     busy, crew = play(engine, costs, clock, plan, short, settled_s=settled_s, turn=beside.take, every_s=YARD_EVERY_S)
-    frame = reference_of(fits)
-    turns = Turns(frame, fits, clock, costs.frame_s) if frame else None
-    full, crowd = play(
-        engine,
-        costs,
-        clock,
-        at_capacity(fits, seconds),
-        fits,
-        settled_s=3.0,
-        turn=turns.take if turns else None,
-        every_s=REFERENCE_EVERY_S,
-    )
+    full, _ = play(engine, costs, clock, at_capacity(fits, seconds), fits)
     tally = crew.tally
-    heard_s = crowd.tally.lane_steps * costs.frame_s
+    words = sum(len(call.text.split()) for call in even)
+    call_s = alone.heard_s / words * len(" ".join(longer(PROMPTS, CALL_WORDS)).split()) / len(PROMPTS)
+    house = streams_that_fit(costs, engine, lanes, call_s)
+    some = max(1, round(0.7 * house))
     return {
         "lanes": engine.lanes, "capacity": fits, "capacity_of_short_calls": short,
         "step_ms": {"full_fixed": ms(costs.full.fixed_s), "full_lane": ms(costs.full.lane_s),
@@ -297,9 +239,20 @@ def measure(engine: Engine, seconds: float, reference_of: Callable[[int], Callab
         "at_85_percent": {"streams": fits, "load": ratio(costs.full.of(fits), costs.frame_s), "refused": full.refused,
                           "underruns": full.underruns, "streams_with_underruns": len(full.late_streams)},
         "scheduling_over_model": ratio(tally.plan_s, tally.model_s),
-        "cost_per_stream": ratio(crowd.tally.model_s + crowd.tally.plan_s, heard_s),
-        "by_turns": turns.facts() if turns else None,
+        "cost": [cost(engine, costs, clock, traffic(listeners, call_s, seconds), references_of(house, listeners))
+                 | {"listeners": listeners, "slots": house, "call_s": round(call_s, 1)} for listeners in (house, some)],
     }  # fmt: skip
+
+
+def cost(engine: Engine, costs: Costs, clock: CpuClock, plan: Sequence[Call], theirs: Theirs) -> dict[str, Any]:
+    """What a second of sound costs while calls still come, ours and theirs by turns."""
+    turns = Turns(theirs, clock, costs.frame_s)
+    last_s = max(call.due_s for call in plan)
+    out, _ = play(
+        engine, costs, clock, plan, engine.lanes, settled_s=4.0, turn=turns.take, every_s=REFERENCE_EVERY_S,
+        turns_s=last_s - 4.0,
+    )  # fmt: skip
+    return {"underruns": out.underruns, **turns.facts()}
 
 
 def streams_that_fit(costs: Costs, engine: Engine, lanes: int, stream_s: float) -> int:
@@ -348,7 +301,10 @@ def main() -> int:
         engine = checkpoint.start(
             ModelSettings(model=directory, lanes=2 if args.smoke else args.lanes, step=args.step, check_values=False)
         )
-        facts = measure(engine, args.seconds, lambda batch: None if args.smoke else reference(directory, batch))
+        facts = measure(
+            engine, args.seconds,
+            lambda slots, callers: {} if args.smoke else references(directory, engine, slots, callers),
+        )  # fmt: skip
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     print(json.dumps({
         "workload": "server", **facts, "step": args.step, "seconds": args.seconds,

@@ -82,6 +82,7 @@ class Tally:
     steps_full: int = 0
     steps_lead: int = 0
     lane_steps: int = 0
+    frames: int = 0  # of sound, before silence is trimmed
     model_s: float = 0.0
     plan_s: float = 0.0
     underruns: int = 0
@@ -284,6 +285,7 @@ class Conductor:
                 self._break(seat, "internal", "the model gave samples that are not numbers", out)
                 return
             seat.sound_s += self._frame_s
+            self.tally.frames += 1
             self._hear(seat, seat.trimmer.push(frame.pcm) if seat.trimmer else frame.pcm, now, out)
         self._tell_words(seat, frame.finished, out)
         if frame.state is LaneState.ENDED:
