@@ -99,6 +99,9 @@ class Conductor:
         self._frame_s = engine.frame_samples / engine.sample_rate
         self._seats: dict[int, _Seat] = {}
         self._by_lane: dict[int, _Seat] = {}
+        # As measured at the start, or quicker: an aim that moves with each correction makes waits differ by as much,
+        # and a line that large steps have lifted says too much of the small ones that a first sound takes.
+        self._least_s = self._first_sound_s()
         self._pace = 1.0
         self._watches = StepWatch(costs.full, engine.lanes), StepWatch(costs.lead, engine.lanes)
         self._review_at = clock() + REVIEW_S
@@ -230,8 +233,7 @@ class Conductor:
         if (seat.starved or seat.held) and seat.dry_at < now:
             seat.dry_at = math.inf
 
-    @property
-    def _least_s(self) -> float:
+    def _first_sound_s(self) -> float:
         return self._costs.first_sound_s(self._engine.delay_steps, self._engine.first_frame_step)
 
     def _step(self, decision: Plan, began: float, out: list[Happening]) -> None:
@@ -275,6 +277,7 @@ class Conductor:
             self._review_at = now + REVIEW_S
             if [watch.review(now) for watch in self._watches] != [False, False]:
                 self._costs = Costs(full.promised, leads.promised, self._costs.frame_s)
+                self._least_s = min(self._least_s, self._first_sound_s())
 
     def _take(self, seat: _Seat, frame: FrameOut, now: float, out: list[Happening]) -> None:
         seat.steps += 1
