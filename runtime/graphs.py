@@ -67,12 +67,14 @@ class EagerStep:
     """Operation by operation; the reference for the other runners, and the quickest to start.
 
     It computes the lanes asked for and few others, wherever they lie: a span of them in place, and scattered ones in a
-    copy. Copying a lane there and back costs about a fifth of computing it.
+    copy, whose memory is kept: given back in each step it would have to be cleared by the kernel in the next.
     """
 
     def __init__(self, step: FrameStep, state: LaneTensors) -> None:
         self._step, self._state = step, state
         self._spans: OrderedDict[tuple[int, int], LaneTensors] = OrderedDict()
+        self._room: LaneTensors | None = None
+        self._rooms: dict[int, LaneTensors] = {}
 
     @property
     def state(self) -> LaneTensors:
@@ -88,9 +90,20 @@ class EagerStep:
                 self._step.run(self._span(start, stop), lead=lead, greedy=greedy)
                 return
             index = torch.tensor(sorted(lanes), device=self._state.offset.device)
-            copy = self._state.taken(index, lead=lead)
+            copy = self._room_for(len(lanes))
+            copy.take(index, self._state, lead=lead)
             self._step.run(copy, lead=lead, greedy=greedy)
             self._state.put(index, copy, lead=lead)
+
+    def _room_for(self, lanes: int) -> LaneTensors:
+        """Memory for a copy of so many lanes; it grows by buckets, to what all lanes take at most."""
+        if self._room is None or self._room.lanes < lanes:
+            size = min(self._state.lanes, next((b for b in BUCKETS if b >= lanes), self._state.lanes))
+            self._rooms.clear()
+            self._room = self._state.room(size, self._step.codec.initial_state(size))
+        if lanes not in self._rooms:
+            self._rooms[lanes] = self._room.span(0, lanes)
+        return self._rooms[lanes]
 
     def _span(self, start: int, stop: int) -> LaneTensors:
         """The views of a span, kept: making them takes as long as a tenth of a step."""

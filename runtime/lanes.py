@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,25 +79,42 @@ class LaneTensors:
             codec=self.codec.span(start, stop),
         )
 
-    def taken(self, lanes: Tensor, *, lead: bool) -> LaneTensors:
-        """A copy of the lanes (indices [B]) for one step; what a lead step does not touch is left out."""
-        rows = self._rows(lanes)
+    def room(self, lanes: int, codec: CodecState) -> LaneTensors:
+        """Memory for a copy of so many lanes; codec: a state of as many. What it holds means nothing."""
+        rows = lanes * self.ways
+        like: dict[str, Any] = {name: _like(getattr(self, name), lanes) for name in (*INPUTS, *MOVED)}
         return replace(
             self,
-            **{name: getattr(self, name).index_select(0, lanes) for name in (*INPUTS, *MOVED)},
-            condition=self.condition.index_select(0, rows),
-            crosses=[c.index_select(1, rows) for c in self.crosses],
-            caches=[c.index_select(0, rows) for c in self.caches],
-            codec=self.codec if lead else self.codec.taken(lanes),
+            **like,
+            condition=_like(self.condition, rows),
+            crosses=[_like(c, rows, dim=1) for c in self.crosses],
+            caches=[_like(c, rows) for c in self.caches],
+            codec=codec,
         )
 
+    def take(self, lanes: Tensor, source: LaneTensors, *, lead: bool) -> None:
+        """Becomes a copy of the lanes (indices [B]) of `source`; what a lead step does not touch is left out."""
+        rows = self._rows(lanes)
+        for name in (*INPUTS, *MOVED):
+            torch.index_select(getattr(source, name), 0, lanes, out=getattr(self, name))
+        torch.index_select(source.condition, 0, rows, out=self.condition)
+        for cross, held in zip(self.crosses, source.crosses, strict=True):
+            torch.index_select(held, 1, rows, out=cross)
+        for cache, kept in zip(self.caches, source.caches, strict=True):
+            torch.index_select(kept, 0, rows, out=cache)
+        if not lead:
+            self.codec.take(lanes, source.codec)
+
     def put(self, lanes: Tensor, moved: LaneTensors, *, lead: bool) -> None:
-        """Takes back what a step has changed in such a copy."""
+        """Takes back what a step has changed in such a copy; of the caches that is the position before `offset`."""
         rows = self._rows(lanes)
         for name in MOVED:
             getattr(self, name).index_copy_(0, lanes, getattr(moved, name))
+        context, width = self.caches[0].shape[1], self.caches[0][0, 0].numel()
+        last = ((moved.offset - 1) % context).repeat_interleave(self.ways)
+        there, here = rows * context + last, torch.arange(len(rows), device=rows.device) * context + last
         for cache, new in zip(self.caches, moved.caches, strict=True):
-            cache.index_copy_(0, rows, new)
+            cache.view(-1, width).index_copy_(0, there, new.view(-1, width).index_select(0, here))
         if not lead:
             self.codec.put(lanes, moved.codec)
 
@@ -104,6 +122,11 @@ class LaneTensors:
         if self.ways == 1:
             return lanes
         return (lanes.unsqueeze(1) * self.ways + torch.arange(self.ways, device=lanes.device)).flatten()
+
+
+def _like(tensor: Tensor, count: int, dim: int = 0) -> Tensor:
+    """Memory for a tensor of that kind, with so many in one dimension."""
+    return tensor.new_empty((*tensor.shape[:dim], count, *tensor.shape[dim + 1 :]))
 
 
 def allocate(

@@ -36,8 +36,8 @@ class CodecState(Protocol):
     def span(self, start: int, stop: int) -> CodecState:
         """The state of lanes start .. stop - 1 alone, sharing memory with this one."""
 
-    def taken(self, lanes: Tensor) -> CodecState:
-        """A copy of the state of some lanes (indices [B]), in that order."""
+    def take(self, lanes: Tensor, source: CodecState) -> None:
+        """Becomes a copy of the state of some lanes (indices [B]) of `source`, in that order, in its own memory."""
 
     def put(self, lanes: Tensor, taken: CodecState) -> None:
         """Writes such a copy back."""

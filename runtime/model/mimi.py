@@ -34,8 +34,9 @@ class MimiState:
     """All that the decoder carries: rows of every convolution, the ring of keys and values, each lane's position."""
 
     tails: Tensor  # [B, floats]
-    ring: Tensor
-    offset: Tensor
+    ring: Tensor  # [L, 2, B, H, N, D]
+    offset: Tensor  # [B]
+    steps: int  # that a frame adds to the ring
 
     def reset(self, lanes: Tensor) -> None:
         """Starts the masked lanes anew. The ring is left as it is: no slot is seen before it is written again."""
@@ -47,17 +48,26 @@ class MimiState:
 
     def span(self, start: int, stop: int) -> MimiState:
         """Lanes start .. stop - 1, sharing memory with this state."""
-        return MimiState(self.tails[start:stop], self.ring[:, :, start:stop], self.offset[start:stop])
+        return MimiState(self.tails[start:stop], self.ring[:, :, start:stop], self.offset[start:stop], self.steps)
 
-    def taken(self, lanes: Tensor) -> MimiState:
-        """A copy of some lanes' state."""
-        tails, offset = self.tails.index_select(0, lanes), self.offset.index_select(0, lanes)
-        return MimiState(tails, self.ring.index_select(2, lanes), offset)
+    def take(self, lanes: Tensor, source: CodecState) -> None:
+        """Becomes a copy of some lanes' state."""
+        for dim, own, held in zip((0, 2, 0), self.tensors(), source.tensors(), strict=True):
+            torch.index_select(held, dim, lanes, out=own)
 
     def put(self, lanes: Tensor, taken: CodecState) -> None:
-        """Writes such a copy back."""
-        for dim, old, new in zip((0, 2, 0), self.tensors(), taken.tensors(), strict=True):
-            old.index_copy_(dim, lanes, new)
+        """Writes such a copy back after a frame: of its ring the last steps, all else there is as it was."""
+        assert isinstance(taken, MimiState)
+        self.tails.index_copy_(0, lanes, taken.tails)
+        self.offset.index_copy_(0, lanes, taken.offset)
+        heads, slots, width = self.ring.shape[3:]
+        last = (taken.offset[:, None, None] - torch.arange(1, self.steps + 1, device=lanes.device)) % slots
+        # A slot of a head of a lane is row (lane * H + head) * N + slot.
+        head, own = torch.arange(heads, device=lanes.device)[:, None], torch.arange(len(lanes), device=lanes.device)
+        there, here = (((n[:, None, None] * heads + head) * slots + last).flatten() for n in (lanes, own))
+        both = 2 * self.ring.shape[0]  # layers' keys and values
+        new = taken.ring.view(both, -1, width).index_select(1, here)
+        self.ring.view(both, -1, width).index_copy_(1, there, new)
 
 
 class Mimi:
@@ -84,14 +94,16 @@ class Mimi:
             w, "decoder", config, slots=config.context, device=device, is_steady=is_steady
         )
         self._layers = decoder_layers(w, config, tails)
-        self._pieces = Pieces(self._layers, config.resample_stride) if is_steady else None
+        self._steps = config.resample_stride
+        self._pieces = Pieces(self._layers, self._steps) if is_steady else None
         self._tails = tails
         self._encoder: MimiEncoder | None = None
 
     def initial_state(self, lanes: int) -> MimiState:
         zero = torch.zeros((), device=self._device)
         offset = torch.zeros(lanes, dtype=torch.int64, device=self._device)
-        return MimiState(self._tails.zeros(lanes, zero), self._transformer.ring(lanes, zero), offset)
+        ring = self._transformer.ring(lanes, zero)
+        return MimiState(self._tails.zeros(lanes, zero), ring, offset, self._steps)
 
     @torch.no_grad()
     def decode_step(self, codes: Tensor, state: MimiState, exec_mask: Tensor) -> Tensor:

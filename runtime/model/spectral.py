@@ -64,10 +64,10 @@ class SpectralState:
         rows, pulses, sound, phase, frame = (t[start:stop] for t in self.tensors())
         return SpectralState(rows, pulses, sound, phase, frame, self.silence)
 
-    def taken(self, lanes: Tensor) -> SpectralState:
-        """A copy of some lanes' state."""
-        rows, pulses, sound, phase, frame = (t.index_select(0, lanes) for t in self.tensors())
-        return SpectralState(rows, pulses, sound, phase, frame, self.silence)
+    def take(self, lanes: Tensor, source: CodecState) -> None:
+        """Becomes a copy of some lanes' state."""
+        for own, held in zip(self.tensors(), source.tensors(), strict=True):
+            torch.index_select(held, 0, lanes, out=own)
 
     def put(self, lanes: Tensor, taken: CodecState) -> None:
         """Writes such a copy back."""

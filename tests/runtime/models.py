@@ -37,8 +37,8 @@ class CountingState:
     def span(self, start: int, stop: int) -> CountingState:
         return CountingState(self.frames[start:stop])
 
-    def taken(self, lanes: Tensor) -> CountingState:
-        return CountingState(self.frames.index_select(0, lanes))
+    def take(self, lanes: Tensor, source: CodecState) -> None:
+        torch.index_select(next(source.tensors()), 0, lanes, out=self.frames)
 
     def put(self, lanes: Tensor, taken: CodecState) -> None:
         self.frames.index_copy_(0, lanes, next(taken.tensors()))

@@ -234,3 +234,15 @@ def test_fixed_memory_a_few_lanes_at_a_time_gives_what_the_layers_give(lanes: in
         torch.testing.assert_close(got[moving], wanted[moving], atol=2e-6, rtol=0)
     for kept, also in zip(states[0].tensors(), states[1].tensors(), strict=True):
         torch.testing.assert_close(also, kept, atol=1e-5, rtol=0)
+
+
+def test_lanes_that_step_in_a_copy_sound_as_in_place(mimi: Mimi) -> None:
+    codes = random_codes(3, 40)  # the ring of 30 goes round more than twice: a copy brings back its newest steps alone
+    expected, lanes = decoded(mimi, codes), torch.tensor([2, 0])
+    state, copied = mimi.initial_state(3), mimi.initial_state(5).span(0, 2)
+    for frame in range(40):
+        copied.take(lanes, state)
+        pcm = mimi.decode_step(codes[lanes, :, frame], copied, torch.ones(2, dtype=torch.bool))
+        state.put(lanes, copied)
+        wanted = expected[lanes, frame * 1920 : (frame + 1) * 1920]
+        torch.testing.assert_close(pcm, wanted, atol=1e-5, rtol=0)
