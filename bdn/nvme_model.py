@@ -57,7 +57,9 @@ class ModelOnDisk:
         self._in_place: dict[Digest, FileSink] = {}
         self._private = 0
         self._staged = StagedFiles(self._staging, self._state / "packs")
-        self._dirty: set[str] = set()
+        # No chunk is believed after a power cut before the first sync, and without one nobody misses the manifest:
+        # it is synced with the first chunks, also where a process that died wrote it.
+        self._dirty = {str(path) for path in (*_documents(self._state, manifest), self._state)}
         self._marks = threading.Lock()  # A bit and the file behind it must enter the same sync, or neither.
         self.unsynced_bytes = 0
         self.published = self._final.is_dir()
@@ -72,13 +74,9 @@ class ModelOnDisk:
         staging, state = root / "staging" / manifest.digest.hex, root / "state" / manifest.digest.hex
         staging.mkdir(parents=True, exist_ok=True)
         (state / "packs").mkdir(parents=True, exist_ok=True)
-        first, *lists = manifest.documents
-        documents = {state / "manifest": first, **{state / f"list-{Digest.of(body).hex}": body for body in lists}}
-        for path, body in documents.items():
+        for path, body in _documents(state, manifest).items():
             path.write_bytes(body)
         model = ModelOnDisk(root, manifest, boot)
-        # No chunk is believed after a power cut before the first sync, and without one nobody misses the manifest.
-        model._dirty.update(map(str, (*documents, state)))
         model.prepare(others)
         return model
 
@@ -365,6 +363,12 @@ def _has_size(path: Path, size: int) -> bool:
         return path.stat().st_size == size
     except OSError:
         return False
+
+
+def _documents(state: Path, manifest: Manifest) -> dict[Path, bytes]:
+    """What a restart knows the model by."""
+    first, *lists = manifest.documents
+    return {state / "manifest": first, **{state / f"list-{Digest.of(body).hex}": body for body in lists}}
 
 
 def write_whole(path: Path, body: bytes) -> None:
