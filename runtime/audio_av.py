@@ -41,6 +41,7 @@ class Resampler:
         self._rate_in = rate_in
         self._pts = 0
         self._graph = Graph()
+        self._graph.threads = 1  # else each graph starts one for every core, for the life of its stream, and uses none
         source = self._graph.add_abuffer(
             sample_rate=rate_in, format="flt", layout="mono", time_base=Fraction(1, rate_in)
         )

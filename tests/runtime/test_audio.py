@@ -6,6 +6,7 @@ import io
 import itertools
 import struct
 import wave
+from pathlib import Path
 
 import av
 import numpy as np
@@ -88,6 +89,14 @@ def test_a_resampled_tone_has_no_click_at_any_edge(rate: int) -> None:
     basis = np.stack([np.sin(2 * np.pi * 1000 * t / rate), np.cos(2 * np.pi * 1000 * t / rate)], 1)
     error = inner - basis @ np.linalg.lstsq(basis, inner, rcond=None)[0]
     assert np.abs(error).max() < 1e-4
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted where Linux lists them")
+def test_a_change_of_rate_starts_no_threads() -> None:
+    before = len(list(Path("/proc/self/task").iterdir()))
+    changes = [resampler(SOURCE_RATE, 48_000) for _ in range(4)]
+    assert all(len(change.push(tone(0.08))) for change in changes)
+    assert len(list(Path("/proc/self/task").iterdir())) == before
 
 
 @pytest.mark.parametrize("part", [0.3, 0.8, 0.9])
