@@ -68,7 +68,7 @@ class Keyring:
 
     def by_token(self, token: str, now: float) -> KeyLimits | None:
         body, _, signature = token.rpartition(".")
-        if not hmac.compare_digest(self._sign(body), signature):
+        if not hmac.compare_digest(self._sign(body).encode(), signature.encode("utf-8", "surrogatepass")):
             return None
         name, _, expires = body.partition(".")
         if float(expires) < now:

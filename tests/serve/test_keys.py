@@ -54,6 +54,8 @@ def test_a_token_stands_in_for_the_key_until_it_expires_and_cannot_be_altered(tm
     assert ring.by_token(token, 1001.0) == limits
     assert ring.by_token(token, expires + 1) is None
     assert ring.by_token("62" + token[2:], 1001.0) is None and ring.by_token("", 1001.0) is None
+    for forged in ("é", token + "ü", token + "\ud800", f"{token.rpartition('.')[0]}.ß"):
+        assert ring.by_token(forged, 1001.0) is None
 
 
 def test_the_key_is_found_where_each_protocol_puts_it() -> None:
