@@ -54,8 +54,8 @@ def aliases(voices: Sequence[str]) -> Mapping[str, str]:
 
 
 def sse_delta(audio: bytes) -> bytes:
-    event = {"type": "speech.audio.delta", "audio": pybase64.b64encode_as_string(audio)}
-    return b"data: " + json.dumps(event).encode() + b"\n\n"
+    """By hand: the general way looks at every letter of the sound."""
+    return b'data: {"type": "speech.audio.delta", "audio": "%b"}\n\n' % pybase64.b64encode(audio)
 
 
 def sse_done(input_chars: int, audio_s: float) -> bytes:
