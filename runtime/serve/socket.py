@@ -182,6 +182,9 @@ class Conversation:
                 await self._send_all(stream)
         except (ConnectionError, RuntimeError):
             stream.cancel()  # the socket is gone; the reader of it ends the rest
+        finally:
+            if self._pumps.get(stream.setup.req_id) is asyncio.current_task():
+                del self._pumps[stream.setup.req_id]
 
     async def _send_all(self, stream: Stream) -> None:
         while outs := await stream.some():
@@ -239,10 +242,13 @@ class Conversation:
         retry_after_s = why.retry_after_s if isinstance(why, Refused) else None
         failed = Failed(why.req_id, why.code, str(why), retry_after_s)
         stream = self._streams.get(why.req_id)
-        if stream and why.code not in ("invalid", "id_in_use"):
-            self._hub.drop(stream, why.code)
+        over = stream is not None and why.code not in ("invalid", "id_in_use")
         if fatal:
+            if stream and over:
+                self._hub.drop(stream, why.code)
             await self._close(failed)
+        elif stream and over:
+            stream.fail(why.code, str(why))  # its pump says so, as its last word
         else:
             await self._tell(failed)
 

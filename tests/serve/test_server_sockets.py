@@ -396,6 +396,34 @@ async def test_a_text_message_without_its_text_is_refused_by_name(at: Running) -
         assert (await ws.receive_json())["message"] == "text is missing"
 
 
+@served(text_chars_max=100)
+async def test_too_much_text_ends_its_stream_and_no_other(at: Running) -> None:
+    talk = Talk(await at.http.ws_connect(f"{at.ws_url}/api/speech/tts"))
+    for n, req_id in enumerate("ab"):
+        await talk.setup(req_id, seed=n, close_ws_on_eos=False)
+        await talk.until("ready", req_id)
+    await talk.send("text", text="word " * 30, client_req_id="a")
+    assert (await talk.until("error", "a"))[-1]["reason"] == "too_large"
+    await talk.send("text", text="late", client_req_id="a")
+    await talk.send("text", text=TEXT, client_req_id="b")
+    await talk.send("end_of_stream", client_req_id="b")
+    said = await talk.until("end_of_stream", "b")
+    assert {message["client_req_id"] for message in said} == {"b"}, "nothing follows the error of a"
+    await at.until(at.server.hub.empty.is_set)
+
+
+@served()
+async def test_a_socket_keeps_nothing_of_the_streams_that_ended_on_it(at: Running) -> None:
+    talk = Talk(await at.http.ws_connect(f"{at.ws_url}/api/speech/tts"))
+    for n in range(5):
+        await talk.setup(f"turn {n}", close_ws_on_eos=False)
+        await talk.send("text", text="one", client_req_id=f"turn {n}")
+        await talk.send("end_of_stream", client_req_id=f"turn {n}")
+        await talk.until("end_of_stream", f"turn {n}")
+    (conversation,) = at.server._conversations
+    await at.until(lambda: not conversation._pumps)
+
+
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536, 100_000])
 def test_frames_are_those_that_the_library_writes(size: int) -> None:
     """Sound goes past aiohttp's writer, whose frames these must be; words of several bytes a letter as well."""
