@@ -120,7 +120,8 @@ class Server:
             return True
         hub = self._parts.hub
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(hub.empty.wait(), self.settings.drain_s or 0.001)
+            async with asyncio.timeout(self.settings.drain_s or 0.001):
+                await hub.empty.wait()
             return True
         hub.fail_all("draining", "the server is shutting down")
         return False

@@ -65,7 +65,8 @@ class _Response(web.WebSocketResponse):
         self.said_why = True
         frame = self._wire.render(why)
         with contextlib.suppress(ConnectionError, RuntimeError, TimeoutError):
-            await asyncio.wait_for(_send(self, frame), LAST_WORDS_S)
+            async with asyncio.timeout(LAST_WORDS_S):
+                await _send(self, frame)
 
 
 async def _send(ws: web.WebSocketResponse, message: str | bytes | None) -> None:
@@ -267,7 +268,8 @@ class Conversation:
 
     async def _hang_up(self, code: int, message: bytes) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError, TimeoutError):
-            await asyncio.wait_for(self._ws.close(code=code, message=message), LAST_WORDS_S)
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._ws.close(code=code, message=message)
             return  # aiohttp has closed the transport itself
         self._transport.abort()
 
