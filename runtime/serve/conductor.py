@@ -179,7 +179,10 @@ class Conductor:
             case Close():
                 self._leave(seat)
             case Hold(on=on):
-                self._forgive(seat, self._clock())
+                now = self._clock()
+                self._forgive(seat, now)
+                if seat.held and not on and seat.dry_at == math.inf:
+                    seat.waiting_since = now  # until now it was the reader that was waited for
                 seat.held = on
             case _:
                 raise AssertionError(command)

@@ -173,6 +173,22 @@ def test_a_reader_who_lets_its_sound_lie_is_no_underrun(others: int) -> None:
     assert all(s.late_s == 0 for s in stage.of(1, Sound)) and stage.conductor.tally.underruns == 0
 
 
+def test_a_reader_who_comes_back_is_waited_for_from_then_on_and_others_ride_along() -> None:
+    """Taken for one that had waited since its call began, it had the device to itself at every return."""
+    stage = Stage()
+    for sid in (1, 2, 3, 4):
+        stage.say(sid, " ".join(["word"] * 400))
+    stage.run(3)
+    stage.tell(Hold(4, True))
+    stage.run(6)
+    steps = len(stage.engine.steps)
+    stage.tell(Hold(4, False))
+    stage.run(0.001)
+    (seat,) = [s for s in stage.conductor._seats.values() if s.sid == 4]
+    assert len(stage.engine.steps) == steps + 1
+    assert seat.lane in stage.engine.steps[-1][0] and len(stage.engine.steps[-1][0]) > 1
+
+
 def test_a_flush_is_answered_after_the_sound_of_every_word_before_it() -> None:
     stage = Stage()
     stage.say(1, "one two", end=False)
