@@ -12,9 +12,9 @@ The rule, in order:
    it, so that there is nearly always somebody to spend slack on, or to fill a step with.
 
 Run-ahead steps carry as many as that same time lets them (`Costs.company`), and wait until so many may run ahead,
-unless somebody has little in hand. A device that idles with every hand filled can begin with a newcomer at once. Short
-steps instead, which kept it busy, cost half as much again and made newcomers wait for their end nearly always. Who goes
-along with the hungriest is who lies next to it, as long as nobody is short.
+unless somebody has little in hand, or much less than it may. A device that idles with every hand filled can begin with
+a newcomer at once. Short steps instead, which kept it busy, cost half as much again and made newcomers wait for their
+end nearly always. Who goes along with the hungriest is who lies next to it, as long as nobody is short.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ COST_MAX = 1.2
 RIDE_S = 0.32
 # Who has so much in hand waits for company; half of what it may have, where that is less.
 HAND_S = 1.0
+# Nobody waits for it who lacks more than this: streams that may run far ahead came no further than others beside them.
+LACK_S = 3.0
 # So much before its moment a step may come: a wait for exactly that moment ends in a step, not in another wait.
 TOLERANCE_S = 1e-6
 
@@ -174,14 +176,19 @@ def _spare_s(first: LaneView, leading: list[LaneView], slack_s: Callable[[LaneVi
 
 
 def _next_worth(playing: list[LaneView], company: int) -> float:
-    """When enough players may run ahead to make a step of `company`, or one is down to HAND_S or half of its hand.
+    """When enough players may run ahead to make a step of `company`, or one has too little in hand to wait for that.
 
     A step that is not taken before this is taken at it: asked here only, since a second answer made the device spin.
     """
     if not playing:
         return math.inf
     may = sorted(v.dry_at - v.ahead_max_s for v in playing)
-    return min(may[company - 1], min(v.dry_at - min(HAND_S, v.ahead_max_s / 2) for v in playing))
+    return min(may[company - 1], min(v.dry_at - _enough_s(v.ahead_max_s) for v in playing))
+
+
+def _enough_s(ahead_max_s: float) -> float:
+    """What a player that may have so much in hand has to have to wait for company."""
+    return max(min(HAND_S, ahead_max_s / 2), ahead_max_s - LACK_S)
 
 
 def _near(lane: int, views: list[LaneView], size: int) -> list[LaneView]:

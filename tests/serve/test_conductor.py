@@ -189,6 +189,20 @@ def test_a_reader_who_comes_back_is_waited_for_from_then_on_and_others_ride_alon
     assert seat.lane in stage.engine.steps[-1][0] and len(stage.engine.steps[-1][0]) > 1
 
 
+@pytest.mark.parametrize("others", [0, 1, 4, 9])
+def test_a_call_that_may_run_far_ahead_does_so_whoever_speaks_beside_it(others: int) -> None:
+    """It waited for the company of streams with their hands full: 16 s of sound took 16 s beside a single one."""
+    stage = Stage(lanes=10)
+    for sid in range(2, 2 + others):
+        stage.say(sid, " ".join(["word"] * 400))
+    stage.run(6)
+    began = stage.clock.now
+    stage.say(1, " ".join(["word"] * 100), ahead_s=30.0)
+    stage.run(20)
+    (done,) = [at for at, h in stage.log if isinstance(h, Finished) and h.sid == 1]
+    assert done - began < 5.0 and stage.conductor.tally.underruns == 0
+
+
 def test_a_flush_is_answered_after_the_sound_of_every_word_before_it() -> None:
     stage = Stage()
     stage.say(1, "one two", end=False)
