@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import itertools
 import struct
@@ -51,6 +52,28 @@ def encoded(name: str, sound: Samples, cuts: list[int] | None = None) -> bytes:
 def test_any_split_of_the_sound_gives_the_same_bytes(name: str, cuts: list[int]) -> None:
     sound = tone(0.5)
     assert encoded(name, sound, cuts) == encoded(name, sound, [])
+
+
+@pytest.mark.parametrize("name", ["opus", "mp3", "flac", "aac"])
+@pytest.mark.parametrize("pieces", [0, 1], ids=["before its first sound", "in the middle"])
+def test_a_stream_that_is_dropped_leaves_no_codec_to_the_garbage_collector(name: str, pieces: int) -> None:
+    """Of FLAC each held 3 MB until a collection; a server that looks for garbage seldom grew by 150 MB in 80 calls."""
+
+    def codecs() -> int:
+        return sum(type(o) is av.AudioCodecContext for o in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = codecs()
+        for _ in range(3):
+            dropped = encoder(name)
+            for _ in range(pieces):
+                dropped.encode(tone(0.08))
+            del dropped
+        assert codecs() == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
