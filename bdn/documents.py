@@ -29,7 +29,13 @@ async def read_manifest_with(read: Callable[[Digest], Awaitable[bytes]], digest:
             return name, await read(name)
 
     lists = dict(await asyncio.gather(*(one(d) for d in _list_names(root))))
-    return await asyncio.to_thread(parse, root, lambda name: lists[name])
+
+    def listed(name: Digest) -> bytes:
+        if name not in lists:  # It is named in letters that our own form never has.
+            raise Invalid("the manifest is invalid: it is not in canonical form", hint="mirror the model again")
+        return lists[name]
+
+    return await asyncio.to_thread(parse, root, listed)
 
 
 def checked(body: bytes, digest: Digest, where: str, hint: str = "") -> bytes:

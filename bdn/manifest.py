@@ -26,6 +26,7 @@ CHUNK_BYTES_MAX = 64 << 20  # A chunk is the unit of retry and of ownership; lar
 DOCUMENT_BYTES_MAX = 64 << 20  # Bounds what a remote can make us allocate before its digest is checked.
 INLINE_CHUNKS_MAX = 256  # Beyond it a file's chunks move to a list object (2 GiB at 8 MiB).
 PATH_BYTES_MAX, NAME_BYTES_MAX = 1024, 255
+TARGET_BYTES_MAX = 4095  # Of a symbolic link, in the kernel: found out only after a whole pull otherwise.
 _FILE_KEYS = {k: frozenset({"digest", "mode", "path", "size", k}) for k in ("pack", "chunks", "list")}
 
 
@@ -93,6 +94,9 @@ class Manifest:
     def __post_init__(self) -> None:
         check_paths([f.path for f in self.files] + [s.path for s in self.symlinks])
         check_links(self.symlinks)
+        for key, fact in self.provenance:
+            if _encoded(key) is None or _encoded(fact) is None:
+                raise Invalid(f"provenance {key[:200]!r} in the manifest is not valid UTF-8")
         for file in self.files:
             _check_file(file)
 
@@ -194,6 +198,8 @@ def parse(root: bytes, read_list: Callable[[Digest], bytes]) -> Manifest:
     manifest = Manifest(files, provenance, links)
     if manifest.documents[0] != root:
         raise Invalid("the manifest is invalid: it is not in canonical form", hint="mirror the model again")
+    if len(manifest.numbers) != len(manifest.chunks):
+        raise Invalid("the manifest is invalid: one chunk is named with two sizes")
     return manifest
 
 
@@ -217,9 +223,8 @@ def check_paths(paths: Iterable[str]) -> None:
 
 
 def _path_fault(path: str) -> str:
-    try:
-        encoded = path.encode("utf-8")
-    except UnicodeEncodeError:
+    encoded = _encoded(path)
+    if encoded is None:
         return "is not valid UTF-8"
     parts = path.split("/")
     if path.startswith("/"):
@@ -237,6 +242,14 @@ def _path_fault(path: str) -> str:
     return ""
 
 
+def _encoded(text: str) -> bytes | None:
+    """None for half a character, as JSON can hold, and as a file name that is no UTF-8 is read."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return None
+
+
 def check_links(links: Iterable[Symlink]) -> None:
     """Raise Invalid unless every link leads to somewhere inside the root, through whatever other links it leads.
 
@@ -247,6 +260,10 @@ def check_links(links: Iterable[Symlink]) -> None:
     for path, target in targets.items():
         if "\0" in target or "\\" in target:
             raise Invalid(f"symlink {path!r} has an unsafe target")
+        encoded = _encoded(target)
+        if encoded is None or len(encoded) > TARGET_BYTES_MAX:
+            why = "not valid UTF-8" if encoded is None else f"longer than {TARGET_BYTES_MAX} bytes"
+            raise Invalid(f"the target of symlink {path!r} is {why}", hint="ignore it")
         at, through = path.split("/")[:-1], ""
         for part in target.split("/"):
             if part == "" or (part == ".." and not at):

@@ -100,6 +100,12 @@ def test_two_entries_that_cannot_both_exist_are_refused(one: str, two: str) -> N
         Manifest((whole(one, b"x"), whole(two, b"y")))
 
 
+@pytest.mark.parametrize("target", ["half a character \udce9", "x" * 4096])
+def test_a_symlink_that_no_disk_or_manifest_can_hold_is_refused(target: str) -> None:
+    with pytest.raises(Invalid, match="the target of symlink 'l'"):
+        Manifest((whole("f", b"x"),), symlinks=(Symlink("l", target),))
+
+
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../etc", "../..", "a//b", "..\\x"])
 def test_a_symlink_out_of_the_model_is_refused(target: str) -> None:
     with pytest.raises(Invalid):
@@ -164,12 +170,22 @@ def test_a_second_encoding_of_the_same_content_is_refused() -> None:
         canonical({"schema": "bdn.manifest.v1", "files": [1], "packs": [], "provenance": {}, "symlinks": []}),
         canonical({"schema": "bdn.manifest.v1", "files": [], "packs": [], "provenance": {}, "symlinks": [], "x": 1}),
         b"[" * 100_000,
+        b'{"files":[],"packs":[],"provenance":{"a":"\\ud800"},"schema":"bdn.manifest.v1","symlinks":[]}\n',
+        b'{"files":[],"packs":[],"provenance":{"\\ud800":""},"schema":"bdn.manifest.v1","symlinks":[]}\n',
     ],
 )
 def test_what_is_not_a_manifest_is_refused_with_one_clear_line(body: bytes) -> None:
     with pytest.raises(Invalid) as why:
         parse(body, lambda digest: b"")
     assert "\n" not in str(why.value)
+
+
+def test_a_chunk_with_two_sizes_is_refused() -> None:
+    """No bytes have both, and what is missing of such a model could not even be counted."""
+    one, two = (Chunk(Digest.of(b"x"), size) for size in (1, 2))
+    file = File("f", 3, 0o644, Digest.of(b"xxx"), (Extent(one, 0, 1), Extent(two, 0, 2)))
+    with pytest.raises(Invalid, match="two sizes"):
+        reparse(Manifest((file,)))
 
 
 def test_a_list_with_other_bytes_than_its_digest_says_is_refused() -> None:

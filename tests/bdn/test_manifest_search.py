@@ -13,6 +13,7 @@ import pytest
 
 from bdn.clock import LoopClock
 from bdn.digest import Digest
+from bdn.documents import read_manifest_with
 from bdn.errors import Invalid, Missing, SourceDown
 from bdn.http.client import PeerClient
 from bdn.http.peer import PeerServer
@@ -299,6 +300,18 @@ def test_what_is_no_manifest_is_none_whoever_has_it(tmp_path: Path) -> None:
             assert origin.reads == 0
 
     asyncio.run(work())
+
+
+def test_a_list_named_in_other_letters_makes_no_manifest() -> None:
+    """Who looks for the lists by their usual spelling overlooks it."""
+    root = MADE.documents[0].replace(b'"list":', b'"\\u006cist":')
+    documents = {**MADE.documents_by_digest, Digest.of(root): root}
+
+    async def read(name: Digest) -> bytes:
+        return documents[name]
+
+    with pytest.raises(Invalid, match="canonical"):
+        asyncio.run(read_manifest_with(read, Digest.of(root)))
 
 
 def test_where_peers_are_not_to_be_used_they_are_not_asked(tmp_path: Path) -> None:
