@@ -51,7 +51,9 @@ class Bitfield:
         self._write_byte(index >> 3)
 
     def clear(self, indices: Iterable[int]) -> None:
-        """The bytes turned out to be bad. Both files must forget them before anything else happens."""
+        """The bytes turned out to be bad. Both files must forget them before anything else happens, also where the disk
+        is full or no descriptor is left, so that the one which is replaced goes first."""
+        self._durable.unlink(missing_ok=True)
         for index in indices:
             self._bits[index >> 3] &= ~(1 << (index & 7)) & 0xFF
             self._write_byte(index >> 3)

@@ -67,12 +67,18 @@ class Blame:
                 chunk = next(iter(self._waiting))
                 self._read_at[chunk] = self._clock.now()
                 del self._waiting[chunk]
-                spoilt = await self._store.recheck(chunk)
-                for manifest, whole in spoilt.items():
-                    self._say(f"chunk {chunk.short} of model {manifest.short} went bad on this disk")
-                    self._spoilt(manifest, chunk, whole)
-                if not spoilt:
-                    self._say(f"chunk {chunk.short} is as it should be here, though another node got it wrong")
+                try:
+                    await self._recheck(chunk)
+                except BdnError as why:  # The others still wait for their turn.
+                    self._say(f"chunk {chunk.short} cannot be read back: {why}")
                 await self._clock.sleep(EVERY_S)
         finally:
             self._working = False
+
+    async def _recheck(self, chunk: Digest) -> None:
+        spoilt = await self._store.recheck(chunk)
+        for manifest, whole in spoilt.items():
+            self._say(f"chunk {chunk.short} of model {manifest.short} went bad on this disk")
+            self._spoilt(manifest, chunk, whole)
+        if not spoilt:
+            self._say(f"chunk {chunk.short} is as it should be here, though another node got it wrong")

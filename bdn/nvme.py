@@ -274,8 +274,8 @@ class NvmeStore:
         for digest in digests:
             if self._arena is not None:
                 self._arena.drop(digest)
-        await asyncio.to_thread(model.forget, *digests)
         self._unnote(digests, model)
+        await asyncio.to_thread(model.forget, *digests)
 
     async def _mend(self, model: ModelOnDisk) -> None:
         """A complete model that somebody took files from is incomplete again, and the next pull brings what is gone."""

@@ -17,7 +17,7 @@ from bdn.errors import BdnError
 from bdn.manifest import Chunk, File, Manifest, Placement, distinct_chunks
 from bdn.pack_sink import PackSink
 from bdn.ports import Span
-from bdn.same_disk import copy_out, covers, hash_is, points_to, put_together
+from bdn.same_disk import copy_out, covers, hash_is, points_to, put_together, raise_shortage
 from bdn.sinks import FileSink, disk_error, reserve, start_writeback, sync_file_system
 from bdn.staged_files import StagedFiles
 
@@ -254,13 +254,16 @@ class ModelOnDisk:
         """Bytes went bad: the model is not whole until they are fetched again, into files of their own."""
         if self.vanished():
             return
-        if self.published:
-            os.rename(self._final, self._staging)
-            self.published = False
-            self._staged.forget()
-        self._bits.clear(at for d in digests if (at := self._index[d]) in self._bits)
-        for digest in digests:
-            self._pack(digest).unlink(missing_ok=True)
+        try:
+            if self.published:
+                os.rename(self._final, self._staging)
+                self.published = False
+                self._staged.forget()
+            self._bits.clear(at for d in digests if (at := self._index[d]) in self._bits)
+            for digest in digests:
+                self._pack(digest).unlink(missing_ok=True)
+        except OSError as why:
+            raise disk_error(why, str(self._state), 0) from why
 
     def close(self) -> None:
         self._bits.close()
@@ -268,6 +271,7 @@ class ModelOnDisk:
     # Reading
 
     def open(self, digest: Digest) -> FileChunk | None:
+        """None: it is not here. Raises Invalid where it could not be opened, for want of a descriptor or of memory."""
         at = self._index.get(digest)
         if at is None or at not in self._bits:
             return None
@@ -283,7 +287,8 @@ class ModelOnDisk:
                     path = self._pack(digest) if home is None else directory / home.path
                     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 break
-            except OSError:
+            except OSError as why:
+                raise_shortage(why)
                 continue
         else:
             return None

@@ -110,7 +110,7 @@ class Store(Protocol):
 
     async def recheck(self, digest: Digest) -> Mapping[Digest, bool]:
         """Read a verified chunk back and forget it where its bytes went bad: the models that lost it, and whether each
-        was complete before."""
+        was complete before. Raises Invalid where it could not be read for another reason, which says nothing of it."""
 
 
 class Peers(Protocol):
@@ -206,7 +206,7 @@ class Shelf(Protocol):
     """What a server sends from: a node's store, or a mirrored directory."""
 
     def open(self, digest: Digest) -> OpenChunk | None:
-        """None when no verified copy is here."""
+        """None when no verified copy is here. Raises Invalid where it cannot be opened for want of a descriptor."""
 
 
 class Origin(Protocol):

@@ -13,6 +13,7 @@ from bdn.digest import Digest, Hasher
 from bdn.errors import Corrupt
 from bdn.manifest import Placement
 from bdn.ports import OpenChunk, Span
+from bdn.shortage import shortage
 from bdn.sinks import PAGE, FileSink, write_at
 
 PIECE_BYTES = 256 << 10  # Fits the core's own cache, as everywhere on the data path.
@@ -108,11 +109,13 @@ def put_together(root: Path, places: Sequence[Placement]) -> int:
 
 
 def hash_is(path: Path, offset: int, size: int, want: Digest) -> bool:
-    """Whether these bytes of a file are there and have that digest."""
+    """Whether these bytes of a file are there and have that digest. Raises Invalid where this machine lacks what it
+    takes to look: nothing is known of the bytes then, and a good model must not be given up for it."""
     hasher, buffer = Hasher(), memoryview(bytearray(PIECE_BYTES))
     try:
         fd = os.open(path, os.O_RDONLY)
-    except OSError:
+    except OSError as why:
+        raise_shortage(why)
         return False
     try:
         while size:
@@ -121,11 +124,18 @@ def hash_is(path: Path, offset: int, size: int, want: Digest) -> bool:
                 return False
             hasher.update(buffer[:got])
             offset, size = offset + got, size - got
-    except OSError:
+    except OSError as why:
+        raise_shortage(why)
         return False
     finally:
         os.close(fd)
     return hasher.digest() == want
+
+
+def raise_shortage(why: OSError) -> None:
+    """Raises Invalid for what says nothing of the file, such as that no descriptor is left."""
+    if (short := shortage(why)) is not None:
+        raise short from why
 
 
 def points_to(path: Path, target: str) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from bdn.digest import Digest, Hasher
 from bdn.errors import Corrupt, DiskFull, Invalid, ShortRead
 from bdn.manifest import Chunk
+from bdn.shortage import shortage
 
 _SYNC_FILE_RANGE_WRITE = 2
 PAGE = 4096
@@ -116,6 +117,8 @@ def write_at(fd: int, piece: memoryview | bytes, offset: int, path: str) -> None
 
 
 def disk_error(why: OSError, path: str, need_bytes: int) -> Invalid | Corrupt:
+    if (short := shortage(why)) is not None:
+        return short
     if why.errno in (errno.ENOSPC, errno.EDQUOT):
         place = os.path.dirname(os.path.abspath(path))
         while not os.path.exists(place):  # What could not be made is often the directory itself.

@@ -12,6 +12,7 @@ from bdn.errors import Invalid
 from bdn.http.head import Request, parse_range
 from bdn.http.server import HttpServer, Response, ServerLimits
 from bdn.ports import Span
+from bdn.shortage import shortage
 
 # Only what a mirror writes is reachable: immutable objects by digest, tags, and the list of tags.
 _KEY = re.compile(
@@ -52,8 +53,9 @@ class DirectoryServer:
             return Response(404)
         try:
             fd = os.open(self.root / path[1:], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return Response(404)
+        except OSError as why:
+            # It may well be there: who hears 404 asks no more.
+            return Response(404) if shortage(why) is None else Response(503, [("retry-after", "1")])
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             os.close(fd)
