@@ -24,6 +24,8 @@ class WriteBehind:
         self._thread = ThreadPoolExecutor(1, "bdn-write-behind")  # Started with its first work.
         self._lock = threading.Lock()
         self._running: Future[None] | None = None
+        self._told: Future[None] | None = None
+        """The last failure that somebody has heard of."""
         self._bytes = 0
 
     def wrote(self, size: int) -> None:
@@ -32,7 +34,7 @@ class WriteBehind:
         if self._bytes < BEHIND_BYTES:
             return
         with self._lock:
-            if self._running is None or self._running.done():
+            if self._running is None or (self._running.done() and self._heard(self._running)):
                 self._bytes = 0
                 self._running = self._thread.submit(sync_file_system, str(self._root))
 
@@ -42,7 +44,12 @@ class WriteBehind:
             try:
                 await asyncio.wrap_future(self._running)
             except OSError as why:
+                self._told = self._running
                 raise disk_error(why, str(self._root), 0) from why
+
+    def _heard(self, done: Future[None]) -> bool:
+        """Whether its end may be forgotten: a failure only once it was told, for the next sync would hear nothing."""
+        return done is self._told or done.exception() is None
 
     def close(self) -> None:
         self._thread.shutdown()

@@ -7,6 +7,7 @@ import os
 import random
 import stat
 from collections.abc import Iterator
+from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,6 +202,21 @@ def test_a_disk_that_failed_behind_the_writing_is_not_passed_over(tmp_path: Path
         (tmp_path / "gone").mkdir()
         behind.wrote(BEHIND_BYTES)
         await behind.settled()
+        behind.close()
+
+    asyncio.run(work())
+
+
+def test_a_disk_that_failed_is_not_forgotten_because_more_was_written(tmp_path: Path) -> None:
+    async def work() -> None:
+        behind = WriteBehind(tmp_path / "gone")
+        behind.wrote(BEHIND_BYTES)
+        assert behind._running is not None
+        wait([behind._running])
+        (tmp_path / "gone").mkdir()
+        behind.wrote(BEHIND_BYTES)
+        with pytest.raises(Invalid):
+            await behind.settled()
         behind.close()
 
     asyncio.run(work())
