@@ -24,7 +24,7 @@ from bdn.questions import Questions
 from bdn.roster import Roster
 from bdn.sources import LOOK_S, AskPeer, GiveUp, Pause, Probe, ReadOrigin, Tried, next_source
 from bdn.standing import Standing
-from bdn.uploads import BUSY_S_MAX
+from bdn.uploads import BUSY_S, BUSY_S_MAX
 
 HOPS_MAX = 3  # Forwards of one request: more than two views deep means that the views are useless.
 
@@ -98,7 +98,7 @@ class Fetcher:
             check(flight.chunk, sink, node.name)
         except Busy as why:
             self._drop(flight, sink, node.name, why)
-            tried.busy[node.name] = self._clock.now() + min(why.retry_after_s, BUSY_S_MAX)
+            tried.busy[node.name] = self._clock.now() + min(max(why.retry_after_s, BUSY_S), BUSY_S_MAX)
             at = self._salt % max(1, len(why.holders))  # All who are sent on would else go to the same one first.
             tried.hint(why.holders[at:] + why.holders[:at])
             return why

@@ -55,6 +55,9 @@ def backoff_s(first_s: float, most_s: float, failures: int) -> float:
 
 def pause_s(why: BdnError, first_s: float, most_s: float, failures: int, *, asked_s_max: float) -> float:
     """How long to leave a source alone after that many failures in a row: as long as it asks for with the last one, or
-    as `backoff_s` says where it asks for nothing."""
+    as `backoff_s` says where it asks for nothing. Less than the first pause is taken at its word once: who is down and
+    answers `retry-after: 0` would be asked thousands of times."""
     asked_s: float | None = getattr(why, "retry_after_s", None)
-    return backoff_s(first_s, most_s, failures) if asked_s is None else min(asked_s, asked_s_max)
+    if asked_s is None or (asked_s < first_s and failures > 1):
+        return backoff_s(first_s, most_s, failures)
+    return min(asked_s, asked_s_max)

@@ -21,7 +21,7 @@ CHUNKS_REMEMBERED = 1 << 16  # Whom a chunk was given to is advice, so the oldes
 LONG_S = 0.1  # Waited for a slot: several times what a chunk takes on its way out of a node as fast as the others.
 SENT_ON_MAX = 2  # Times that one asker is sent on for one chunk: who comes back again has found nobody to ask there.
 SENT_ON_REMEMBERED = 1 << 13
-BUSY_S = 0.05  # When to come back: about what 8 MiB take on a busy 10 Gbit/s link.
+BUSY_S = 0.05  # When to come back, and never sooner: about what 8 MiB take on a busy 10 Gbit/s link.
 BUSY_S_MAX = 5.0  # An asker comes back then, whatever it was told: nothing here stays busy for an hour.
 
 

@@ -79,3 +79,9 @@ def test_a_source_is_left_alone_as_long_as_it_asks_or_ever_longer_and_never_with
     silent, asking = SourceDown("s", "no"), SourceDown("s", "503", retry_after_s=7.0)
     assert [pause_s(silent, 0.5, 20.0, n, asked_s_max=9.0) for n in (1, 2, 3, 7, 5000)] == [0.5, 1.0, 2.0, 20.0, 20.0]
     assert [pause_s(asking, 0.5, 20.0, n, asked_s_max=most) for n, most in ((1, 9.0), (5, 9.0), (1, 2.0))] == [7, 7, 2]
+
+
+def test_who_is_down_and_asks_for_no_pause_gets_none_once() -> None:
+    """`retry-after: 0` is sent in earnest; taken at its word, it was 260 requests a second for as long as we wait."""
+    hasty = SourceDown("s", "503", retry_after_s=0.0)
+    assert [pause_s(hasty, 0.5, 20.0, n, asked_s_max=9.0) for n in (1, 2, 3)] == [0.0, 1.0, 2.0]
