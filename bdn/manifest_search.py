@@ -257,3 +257,5 @@ async def _task(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
     finally:
         task.cancel()
         await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # Heard of, where nobody waits for it any more.

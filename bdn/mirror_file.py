@@ -176,8 +176,10 @@ class FileCutter:
         finally:
             if buffer is not None:
                 self._window.give_back(buffer)
-            if self._hashing is not None and not self._hashing.done():
+            if self._hashing is not None:
                 await asyncio.wait({self._hashing})
+                if not self._hashing.cancelled():
+                    self._hashing.exception()  # Heard of: where something else failed first, that is what is told.
 
     async def _hand_on(self, buffer: Buffer, size: int) -> None:
         """One chunk of a file is hashed at a time (its digest is a chain), while the next one is read."""

@@ -351,6 +351,8 @@ async def _to_the_end(work: Awaitable[None]) -> None:
         await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # Heard of: who was cancelled has nobody to tell it to.
         raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import hashlib
 import json
 import random
@@ -12,6 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +24,10 @@ from bdn.errors import Corrupt, Invalid, Missing, SourceDown, Usage
 from bdn.http.static import DirectoryServer
 from bdn.manifest import DOCUMENT_BYTES_MAX, Chunk, Manifest, parse
 from bdn.mirror import MirrorPlan, mirror
+from bdn.mirror_file import FileCutter, Window
 from bdn.origins.directory import DirectoryOrigin, DirectoryWriter
 from bdn.origins.http import HttpOrigin
+from bdn.ports import UpstreamFile
 from tests.bdn.fakes import MemorySink, MemoryUpstream
 
 PLAN = MirrorPlan("test/model", window_bytes=64 << 20)
@@ -444,3 +448,31 @@ def test_a_write_that_fails_leaves_nothing_half_written(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_of_two_failures_at_once_one_is_told_and_the_other_is_no_traceback() -> None:
+    """A chunk cannot be stored while its file cannot be read on, as where threads or memory run out."""
+    loud: list[dict[str, object]] = []
+    file, stored = UpstreamFile("f", 2 * CHUNK_BYTES), asyncio.Event()
+
+    class Breaks(MemoryUpstream):
+        async def read(self, file: UpstreamFile, *, offset: int = 0) -> AsyncIterator[bytes | memoryview]:
+            yield bytes(CHUNK_BYTES)
+            await stored.wait()
+            await asyncio.sleep(0)
+            raise Invalid("nothing more")
+
+    async def store(chunk: Chunk, buffer: object) -> None:
+        stored.set()
+        raise RuntimeError("can't start new thread")
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: loud.append(context))
+        cutter = FileCutter(file, Window(4 * CHUNK_BYTES, CHUNK_BYTES), store, lambda _: None, CHUNK_BYTES)
+        with pytest.raises(Invalid, match="nothing more"):
+            await cutter.take(Breaks({}))
+        del cutter
+        gc.collect()
+
+    asyncio.run(work())
+    assert not loud
