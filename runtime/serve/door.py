@@ -26,14 +26,15 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def log() -> logging.Logger:
-    """Where aiohttp reports. What is no HTTP was answered with 400 and is nobody's fault here: no traceback for it."""
+    """Where aiohttp reports, but for what is nobody's fault here: no HTTP (answered with 400), and hanging up."""
     found = logging.getLogger(__name__)
     found.addFilter(_is_ours)
     return found
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | RequestPayloadError))
+    theirs = HttpProcessingError | RequestPayloadError | ConnectionError
+    return not (record.exc_info and isinstance(record.exc_info[1], theirs))
 
 
 class Door:

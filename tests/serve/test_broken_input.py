@@ -117,6 +117,31 @@ def test_what_is_no_http_is_answered_with_400_and_nothing_is_logged(
     assert not [r for r in caplog.records if r.exc_info]
 
 
+@pytest.mark.parametrize("path", ["/v1/tts", "/api/speech/tts", "/api/tts_streaming"])
+def test_who_hangs_up_before_the_answer_is_not_logged(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Each was a traceback of 35 lines."""
+    upgrade = (
+        f"GET {path} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    ).encode()
+
+    async def test() -> None:
+        async with serving() as at:
+            for turns in (0, 1, 2, 3) * 4:
+                _, writer = await asyncio.open_connection("127.0.0.1", at.server.port)
+                writer.write(upgrade)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                writer.transport.abort()
+            async with at.http.get(at.url + "/livez") as reply:
+                assert reply.status == 200
+            await at.lanes_free()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(test())
+    assert not [r for r in caplog.records if r.exc_info]
+
+
 NUMBERS = ("9" * 400, "-" + "9" * 400, "1e999", "-1e999", "NaN", "Infinity", "1e308", '"1"', "[]")
 
 
