@@ -154,8 +154,12 @@ class Resolver:
 
         Raises the last source's error when nobody could serve it within the limits.
         """
-        flight = self._flights.get(chunk.digest) or self._launch(self._swarms[manifest], chunk, 0, priority)
-        return await self._share(flight)
+        while True:
+            flight = self._flights.get(chunk.digest) or self._launch(self._swarms[manifest], chunk, 0, priority)
+            outcome = await self._share(flight)
+            if flight.swarm.manifest == manifest:
+                return outcome
+            # It came for another model: from there it is put in place in this one, and counts as from this disk.
 
     # -- the answering half: ports.Answerer --
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -32,6 +33,19 @@ def test_a_cold_cluster_reads_the_origin_once_and_a_warm_one_never() -> None:
         assert all(sum(r.ledger.bytes_by_tier.values()) == MODEL.unique_bytes for r in results)
         again = await c.pull_all(MODEL)
         assert all(r.ledger.bytes_by_tier == {Tier.NVME: MODEL.unique_bytes} for r in again)
+
+    run(main())
+
+
+def test_two_pulls_at_once_of_models_that_share_chunks_count_each_chunk_once() -> None:
+    """What one of them waited for came into the other's files, and from there into its own."""
+
+    async def main() -> None:
+        c = cluster()
+        twin = replace(MODEL, provenance=(("source", "another"),))
+        both = await asyncio.gather(c.pull("node-00", MODEL), c.pull("node-00", twin))
+        assert all(sum(r.ledger.bytes_by_tier.values()) == MODEL.unique_bytes for r in both)
+        assert sum(r.ledger.read_from(Tier.ORIGIN) for r in both) == sum(c.origin.reads.values()) * 64
 
     run(main())
 
