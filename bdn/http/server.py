@@ -80,6 +80,7 @@ class HttpServer:
         """Those under way, of connections that were dropped too: each holds a lease until it ends."""
         self._connections: set[_Connection] = set()
         self._listener: socket.socket | None = None
+        self._resting = False
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -133,7 +134,10 @@ class HttpServer:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:
-                return  # Out of descriptors: the backlog waits until some are closed.
+                # Out of descriptors: the backlog waits for the next sweep, since asking again at once would be a hot loop.
+                asyncio.get_running_loop().remove_reader(self._listener.fileno())
+                self._resting = True
+                return
             if len(self._connections) >= self.limits.connections_max:
                 sock.close()
                 continue
@@ -149,6 +153,9 @@ class HttpServer:
         now = loop.time()
         for connection in list(self._connections):
             connection.check(now)
+        if self._resting and self._listener is not None:
+            self._resting = False
+            loop.add_reader(self._listener.fileno(), self._accept)
         self._sweeper = loop.call_later(1.0, self._sweep)
 
     def forget(self, connection: _Connection) -> None:

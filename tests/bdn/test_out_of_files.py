@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from bdn.bitfield import Bitfield
 from bdn.digest import Digest
 from bdn.errors import Invalid
 from bdn.http.head import Request
+from bdn.http.server import ServerLimits
 from bdn.http.static import DirectoryServer
 from bdn.nvme import NvmeStore
 from bdn.origins.layout import chunk_key
@@ -103,3 +105,35 @@ def test_bad_chunks_are_forgotten_even_where_that_cannot_be_written_down(tmp_pat
     again = Bitfield(tmp_path, 8, "boot")
     assert 3 not in again and again.held == 7
     again.close()
+
+
+def test_who_cannot_be_let_in_yet_waits_and_the_loop_rests(tmp_path: Path) -> None:
+    class Counted(DirectoryServer):
+        tries = 0
+
+    async def work() -> None:
+        server = Counted(tmp_path, ServerLimits())
+        accept = server.http._accept
+
+        def counted() -> None:
+            Counted.tries += 1
+            accept()
+
+        server.http._accept = counted  # type: ignore[method-assign]
+        port = await server.start("127.0.0.1", 0)
+        caller = socket.socket()
+        caller.setblocking(False)
+        with no_descriptor_left():
+            with contextlib.suppress(BlockingIOError):
+                caller.connect(("127.0.0.1", port))
+            await asyncio.sleep(0.3)
+        assert 1 <= Counted.tries <= 3
+        caller.setblocking(True)
+        caller.settimeout(20)
+        caller.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        answer = await asyncio.to_thread(caller.recv, 100)
+        assert answer.startswith(b"HTTP/1.1 ")
+        caller.close()
+        await server.stop()
+
+    asyncio.run(work())
