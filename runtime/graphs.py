@@ -8,6 +8,7 @@ time, and it never waits for the host.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -73,7 +74,7 @@ class EagerStep:
     def __init__(self, step: FrameStep, state: LaneTensors) -> None:
         self._step, self._state = step, state
         self._spans: OrderedDict[tuple[int, int], LaneTensors] = OrderedDict()
-        self._room: LaneTensors | None = None
+        self._most = math.ceil(state.lanes / DENSE) - 1  # lanes that can lie so far apart that they are copied
         self._rooms: dict[int, LaneTensors] = {}
 
     @property
@@ -81,7 +82,11 @@ class EagerStep:
         return self._state
 
     def prepare(self) -> None:
-        """Nothing to do."""
+        """Takes the memory of copies and writes to all of it: done beside callers, it made some of them run dry."""
+        if self._most > 1:
+            with torch.inference_mode():
+                index = torch.arange(self._most, device=self._state.offset.device)
+                self._room_for(self._most).take(index, self._state, lead=False)
 
     def run(self, lanes: Sequence[int], *, lead: bool, greedy: bool) -> None:
         start, stop = min(lanes), max(lanes) + 1
@@ -96,13 +101,11 @@ class EagerStep:
             self._state.put(index, copy, lead=lead)
 
     def _room_for(self, lanes: int) -> LaneTensors:
-        """Memory for a copy of so many lanes; it grows by buckets, to what all lanes take at most."""
-        if self._room is None or self._room.lanes < lanes:
-            size = min(self._state.lanes, next((b for b in BUCKETS if b >= lanes), self._state.lanes))
-            self._rooms.clear()
-            self._room = self._state.room(size, self._step.codec.initial_state(size))
+        """Memory for a copy of so many lanes: views of one that holds the most."""
+        if self._most not in self._rooms:
+            self._rooms[self._most] = self._state.room(self._most, self._step.codec.initial_state(self._most))
         if lanes not in self._rooms:
-            self._rooms[lanes] = self._room.span(0, lanes)
+            self._rooms[lanes] = self._rooms[self._most].span(0, lanes)
         return self._rooms[lanes]
 
     def _span(self, start: int, stop: int) -> LaneTensors:
