@@ -134,7 +134,7 @@ class HttpServer:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:
-                # Out of descriptors: the backlog waits for the next sweep, since asking again at once would be a hot loop.
+                # Out of descriptors: the backlog waits for the next sweep. Asking again at once would be a hot loop.
                 asyncio.get_running_loop().remove_reader(self._listener.fileno())
                 self._resting = True
                 return
