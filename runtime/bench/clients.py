@@ -95,32 +95,41 @@ def setup_message(target: Target, call: Call) -> dict[str, object]:
 
 
 async def _gradium(session: aiohttp.ClientSession, target: Target, call: Call, take: Take) -> None:
-    url = target.url.replace("http", "ws", 1).rstrip("/") + "/api/speech/tts"
-    async with session.ws_connect(url, headers=target.headers) as ws:
-        await ws.send_str(json.dumps(setup_message(target, call)))
-        message = await _next(ws)
-        if message.get("type") != "ready":
-            _note_error(take, message)
-            return
-        rate = message.get("sample_rate")
-        take.rate = rate if isinstance(rate, int) else 48_000
-        whole_words = words(pieces(call.text, target.tokens_per_s, call.seed))
-        async with _sending(ws, take, whole_words, "end_of_stream"):
-            await _receive(ws, take)
+    opening, text = setup_message(target, call), words(pieces(call.text, target.tokens_per_s, call.seed))
+    await _on_socket(session, target, take, "/api/speech/tts", opening, "ready", 48_000, text, "end_of_stream")
 
 
 async def _native(session: aiohttp.ClientSession, target: Target, call: Call, take: Take) -> None:
-    url = target.url.replace("http", "ws", 1).rstrip("/") + "/v1/tts"
-    start = {"type": "start", "voice": target.voice, "format": target.audio_format or "pcm_24000"}
+    opening: dict[str, object] = {
+        "type": "start", "voice": target.voice, "format": target.audio_format or "pcm_24000",
+        **({"seed": call.seed} if target.seeded else {}),
+    }  # fmt: skip
+    text = pieces(call.text, target.tokens_per_s, call.seed)
+    await _on_socket(session, target, take, "/v1/tts", opening, "started", 24_000, text, "end")
+
+
+async def _on_socket(
+    session: aiohttp.ClientSession,
+    target: Target,
+    take: Take,
+    path: str,
+    opening: dict[str, object],
+    answer: str,
+    rate: int,
+    text_pieces: list[tuple[float, str]],
+    end: str,
+) -> None:
+    """The opening, its answer (which may say another rate), then text one way and sound the other."""
+    url = target.url.replace("http", "ws", 1).rstrip("/") + path
     async with session.ws_connect(url, headers=target.headers) as ws:
-        await ws.send_str(json.dumps(start | ({"seed": call.seed} if target.seeded else {})))
+        await ws.send_str(json.dumps(opening))
         message = await _next(ws)
-        if message.get("type") != "started":
+        if message.get("type") != answer:
             _note_error(take, message)
             return
-        rate = message.get("sample_rate")
-        take.rate = rate if isinstance(rate, int) else 24_000
-        async with _sending(ws, take, pieces(call.text, target.tokens_per_s, call.seed), "end"):
+        said = message.get("sample_rate")
+        take.rate = said if isinstance(said, int) else rate
+        async with _sending(ws, take, text_pieces, end):
             await _receive(ws, take)
 
 
