@@ -14,8 +14,6 @@ waits, so it has no empty step; the next caller takes a slot at the step after t
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -34,19 +32,10 @@ FINAL_PADDING, TEXT_ONLY_BETWEEN = 4, 2
 
 def reference_model(directory: Path, *, codebooks: int = 0, dtype: str = "float32") -> Any:
     """The public package's model of this checkpoint, on the processor and without torch.compile, which fails there."""
-    os.environ.setdefault("NO_TORCH_COMPILE", "1")
-    from moshi.models import loaders
-    from moshi.models.tts import TTSModel
+    from tests.golden import oracle  # It switches torch.compile off.
 
-    raw = json.loads((directory / "config.json").read_text())
-    info = loaders.CheckpointInfo.from_hf_repo(
-        "local/none", moshi_weights=directory / raw["moshi_name"], mimi_weights=directory / raw["mimi_name"],
-        tokenizer=directory / raw["tokenizer_name"], config_path=directory / "config.json",
-        mimi_config_path=directory / raw["mimi_config_name"] if raw.get("mimi_config_name") else None,
-    )  # fmt: skip
-    n_q = codebooks or raw["n_q"]
-    model: Any = TTSModel.from_checkpoint_info(info, n_q=n_q, device="cpu", dtype=checkpoint.DTYPES[dtype])
-    model.lm.dep_q = n_q
+    model: Any = oracle.load(directory, dtype=checkpoint.DTYPES[dtype], n_q=codebooks or None)
+    model.lm.dep_q = model.n_q
     return model
 
 
