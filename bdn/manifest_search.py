@@ -123,7 +123,7 @@ class ManifestSearch:
         found, pause_s = await first, self._search.again_s
         while found is None:
             try:
-                async with asyncio.timeout(pause_s):  # `wait_for` may lose that it was cancelled, up to Python 3.11.
+                async with asyncio.timeout(pause_s):
                     await failed.wait()
                 failed = asyncio.Event()  # The first failure is news; those after it are not.
             except TimeoutError:

@@ -37,7 +37,7 @@ async def follow_dns(
     reason to think that every peer has."""
     while True:
         try:
-            async with asyncio.timeout(LOOKUP_S_MAX):  # `wait_for` may lose that it was cancelled, up to Python 3.11.
+            async with asyncio.timeout(LOOKUP_S_MAX):
                 addresses = await lookup(host, port)
         except (OSError, TimeoutError) as why:
             _log.warning("cannot resolve %s (%s); keeping %d members", host, why, len(views.roster.nodes))
