@@ -36,8 +36,9 @@ PAUSE_S = 1.2  # between calls one after another: a connection made before its c
 URL = "http://127.0.0.1:8089"
 LOST = {"connection", "closed", "timeout"}  # what a call ends with that nobody answered
 SERVER = (
-    "tts_model_seconds_total", "tts_plan_seconds_total", "tts_network_cpu_seconds_total", "tts_audio_seconds_total",
-    "tts_underruns_total", "tts_first_sound_least_seconds", "tts_streams_capacity", "process_cpu_seconds_total",
+    "tts_model_seconds_total", "tts_plan_seconds_total", "tts_network_cpu_seconds_total",
+    "tts_coding_cpu_seconds_total", "tts_audio_seconds_total", "tts_underruns_total", "tts_first_sound_least_seconds",
+    "tts_streams_capacity", "process_cpu_seconds_total",
 )  # fmt: skip
 
 
@@ -157,12 +158,14 @@ def _server(before: dict[str, float], after: dict[str, float]) -> dict[str, floa
     if not model_s:
         return {}
     plan_s, network_s = spent["tts_plan_seconds_total"], spent["tts_network_cpu_seconds_total"]
+    coding_s = spent.get("tts_coding_cpu_seconds_total", 0.0)
     audio_s = max(0.001, spent["tts_audio_seconds_total"])
     return {
         "model_s": round(model_s, 3), "plan_over_model": round(plan_s / model_s, 4),
-        "network_over_model": round(network_s / model_s, 4),
+        "network_over_model": round(network_s / model_s, 4), "coding_over_model": round(coding_s / model_s, 4),
         "plan_ms_per_audio_s": round(plan_s / audio_s * 1e3, 4),
         "network_ms_per_audio_s": round(network_s / audio_s * 1e3, 4),
+        "coding_ms_per_audio_s": round(coding_s / audio_s * 1e3, 4),
         "busy_s_per_audio_s": round((model_s + plan_s) / audio_s, 5),
         "cpu_s_per_audio_s": round(spent.get("process_cpu_seconds_total", 0.0) / audio_s, 5),
         "capacity": after.get("tts_streams_capacity", 0.0),

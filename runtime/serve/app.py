@@ -214,12 +214,9 @@ class Server:
             self._parts.hub.deliver(happenings)
 
     async def _sweep(self) -> None:
-        used = time.thread_time()
         while True:
             await asyncio.sleep(SWEEP_S)
-            now_used = time.thread_time()
-            self.meters.network_s.inc(now_used - used)
-            used = now_used
+            self.meters.loop_time.note()
             if self._parts:
                 self._parts.hub.sweep()
                 if costs := self._device.costs:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -233,7 +234,9 @@ class Stream:
 
         A slow one runs beside the loop: at a millisecond a frame, some dozen of its streams would hold all others up.
         """
-        data = await asyncio.to_thread(code, *pcm) if self._encoder.slow else code(*pcm)
+        slow = self._encoder.slow
+        data, cpu_s = await asyncio.to_thread(_timed, code, *pcm) if slow else _timed(code, *pcm)
+        self._hub.meters.loop_time.coded(cpu_s, beside=slow)
         if data:
             self._put(Audio(self.setup.req_id, self.number, data, self._coded_from_s, self.sent_s))
             self._coded_from_s = self.sent_s
@@ -242,6 +245,12 @@ class Stream:
         """Unless the stream was dropped while its sound was coded: then the last word has been said."""
         if not self._dropped:
             self._out.append(out)
+
+
+def _timed(code: Callable[..., bytes], *pcm: Pcm) -> tuple[bytes, float]:
+    """The bytes, and the processor seconds they took in this thread."""
+    began = time.thread_time()
+    return code(*pcm), time.thread_time() - began
 
 
 class Hub:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import numpy as np
+import pytest
 
 from runtime.admission import KeyLimits
 from runtime.audio import encoder
@@ -14,6 +16,8 @@ from runtime.serve.hub import PIECE_CHARS, Stream
 from runtime.serve.traffic import Finished, Sound
 from runtime.serve.wire import Audio, Done, Failed, Setup
 from tests.serve.harness import Running, served
+
+BURNT_S = 0.02
 
 
 class Slow:
@@ -36,6 +40,20 @@ class Slow:
 
     def final_header(self) -> bytes:
         return b""
+
+
+class Busy(Slow):
+    """A coder that takes a known part of its thread's processor time."""
+
+    def __init__(self, slow: bool) -> None:
+        super().__init__()
+        self.slow = slow
+
+    def encode(self, frame: np.ndarray) -> bytes:
+        until = time.thread_time() + BURNT_S
+        while time.thread_time() < until:
+            pass
+        return b"sound"
 
 
 def stream_of(at: Running, coder: Slow) -> Stream:
@@ -88,6 +106,25 @@ async def test_a_long_text_is_read_in_pieces_between_which_the_loop_serves_other
     await stream.say("some words " * 1000)
     counting.cancel()
     assert turns >= 11_000 // PIECE_CHARS
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@served()
+async def test_what_coding_costs_is_told_apart_from_the_network(at: Running, beside: bool) -> None:
+    network, coding = "tts_network_cpu_seconds_total", "tts_coding_cpu_seconds_total"
+    stream = stream_of(at, Busy(slow=beside))
+    began_s = time.thread_time()
+    at.server.meters.loop_time.note()
+    network_s, coding_s = await at.metric(network), await at.metric(coding)
+    await stream.some()
+    least_s = 0.0 if beside else BURNT_S
+    async with at.http.get(at.url + "/metrics") as reply:
+        page = await reply.text()
+    assert f"{coding} 0.0\n" not in page, "whoever reads the page is told what was spent by then"
+    at.server.meters.loop_time.note()
+    whole_s = time.thread_time() - began_s
+    assert await at.metric(coding) - coding_s >= BURNT_S
+    assert 0 < await at.metric(network) - network_s <= whole_s - least_s
 
 
 def test_what_is_slow_is_what_libav_codes() -> None:
