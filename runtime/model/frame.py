@@ -6,7 +6,6 @@ contents and writes its results in place. Shapes as in lanes.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,7 @@ from runtime.lanes import INTS_BEFORE_FORCED, NOT_FORCED, NOTHING, LaneTensors
 from runtime.model.codec import Codec
 from runtime.model.depth import each_way
 from runtime.model.layout import SpeechModel
-from runtime.model.sampling import Draw, Race, SortedRace, likeliest
+from runtime.model.sampling import MakeDraw, Race, SortedRace, likeliest
 from runtime.wordfeed import NEW_WORD, PAD
 
 
@@ -36,7 +35,7 @@ class FrameStep:
         config, device = model.config, model.device
         self.model, self.codec = model, codec
         self.codebooks = model.depth.codebooks
-        self._race: Callable[[Tensor], Draw] = SortedRace if model.is_steady else Race
+        self._race: MakeDraw = SortedRace if model.is_steady else Race
         self._delays = torch.tensor(config.delays.codebook_delays, device=device)
         self._used = self._delays[: self.codebooks]
         self._first = self._used + config.delays.delay_steps  # [K]: the first step at which a code is spoken
@@ -68,7 +67,7 @@ class FrameStep:
         # Guidance never touches the text: the null rows do not hear it.
         logits = text_logits[:: s.ways].float()
         logits[:, PAD] += s.bonus[:, 0]
-        chosen = likeliest(logits) if greedy else self._race(s.text_temp)(logits, s.noise_text)
+        chosen = likeliest(logits) if greedy else self._race(s.text_temp, s.noise_text.unsqueeze(1))(0, logits)
         asked = chosen == NEW_WORD
         token = torch.where(asked, s.ints[:, 2], s.ints[:, 1])
         if probe is not None:
@@ -120,7 +119,7 @@ class FrameStep:
         rows = self._text_rows(first, second, 0, depth.text_table.shape[0] - 1)
         rows = each_way(rows, s.ways)
 
-        draw = None if greedy else self._race(s.temp)
+        draw = None if greedy else self._race(s.temp, s.noise_audio)
 
         def choose(k: int, logits: Tensor) -> Tensor:
             if s.ways > 1:
@@ -128,7 +127,7 @@ class FrameStep:
                 logits = null + (own - null) * s.guidance
             if probe is not None and probe.depth_logits is not None:
                 probe.depth_logits.append(logits)
-            return likeliest(logits) if draw is None else draw(logits, s.noise_audio[:, k])
+            return likeliest(logits) if draw is None else draw(k, logits)
 
         spoken = depth.frame(summary, rows, choose, guided=s.ways > 1)
         spoken = torch.where(s.offset.unsqueeze(1) < self._first, NOTHING, spoken)

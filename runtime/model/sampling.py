@@ -14,27 +14,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+LEAST_NOISE = np.finfo(np.float32).tiny  # A draw of 0 has no logarithm.
+
 
 class Draw(Protocol):
-    """The race for every row's token, at temperatures that were made ready once for all codes of a step."""
+    """A race for every row's token, its temperatures and noise made ready once for all codes of a step."""
 
-    def __call__(self, logits: Tensor, noise: Tensor) -> Tensor:
-        """One token per row: [B] int64. logits [B, V]; noise [B, k].
+    def __call__(self, number: int, logits: Tensor) -> Tensor:
+        """One token per row by the noise of that number: [B] int64. logits [B, V].
 
         A smaller top k for one row is noise of infinity beyond its k.
         """
 
 
+class MakeDraw(Protocol):
+    def __call__(self, temp: Tensor, noise: Tensor) -> Draw:
+        """temp: [B, 1]; 0 takes the likeliest. noise: [B, N, k]."""
+
+
 class Race:
     """By the library's own operations, which compile and capture."""
 
-    def __init__(self, temp: Tensor) -> None:
-        """temp: [B, 1]; 0 takes the likeliest."""
+    def __init__(self, temp: Tensor, noise: Tensor) -> None:
         self._greedy = temp <= 0
         self._divisor = temp + self._greedy  # 1 where it is 0
+        self._noise = noise
 
-    def __call__(self, logits: Tensor, noise: Tensor) -> Tensor:
-        wide = logits.float()
+    def __call__(self, number: int, logits: Tensor) -> Tensor:
+        wide, noise = logits.float(), self._noise[:, number]
         probs = torch.softmax(wide / self._divisor, dim=-1)
         top, ids = torch.topk(probs, noise.shape[-1], dim=-1)
         won = (top / noise).argmax(dim=-1, keepdim=True)
@@ -43,38 +50,56 @@ class Race:
 
 
 class SortedRace:
-    """The same on a processor, where numpy sorts whole numbers by vectors and a look at the temperatures is free."""
+    """The same on a processor, where numpy sorts whole numbers by vectors and calls cost half as much.
 
-    def __init__(self, temp: Tensor) -> None:
-        greedy = temp <= 0
-        self._greedy = greedy.squeeze(1) if bool(greedy.any()) else None
-        self._divisor = temp + greedy
-        self._lanes = np.arange(len(temp))
-
-    def __call__(self, logits: Tensor, noise: Tensor) -> Tensor:
-        wide = logits.float()
-        pairs = ranked(torch.softmax(wide / self._divisor, dim=-1).numpy())[:, : noise.shape[-1]]
-        won = torch.div(torch.from_numpy(probabilities(pairs)), noise).numpy().argmax(axis=-1)
-        drawn = torch.from_numpy(pairs[self._lanes, won, 0].astype(np.int64))
-        return drawn if self._greedy is None else torch.where(self._greedy, likeliest(wide), drawn)
-
-
-def ranked(probs: NDArray[np.float32]) -> NDArray[np.int32]:
-    """The tokens of probabilities [B, V] in order, the greatest first, each with its key: [B, V, 2].
-
-    Token and key are one whole number of 64 bits, the key in front, which is how they are sorted. The bits of floats
-    that are not negative are in the floats' own order. Equal probabilities stand in the order of their tokens.
+    It runs on logarithms: the greatest p / noise is where (greatest logit - logit) / temperature + log(noise) is least.
+    So neither p nor the sum that makes it one is wanted, and the noise of all codes is one pass.
     """
-    pairs = np.empty((*probs.shape, 2), "<i4")
-    pairs[..., 0] = np.arange(probs.shape[-1], dtype=np.int32)
-    np.negative(probs.view(np.int32), out=pairs[..., 1])
-    pairs.view("<i8").sort(axis=1)
-    return pairs
+
+    def __init__(self, temp: Tensor, noise: Tensor) -> None:
+        temps = temp.numpy()
+        is_drawn = temps > 0
+        self._handicap = np.maximum(noise.numpy(), LEAST_NOISE)
+        np.log(self._handicap, out=self._handicap)
+        if is_drawn.all():
+            self._divisor = temps
+        else:  # Of equals the first in order wins: the likeliest.
+            self._divisor = np.where(is_drawn, temps, np.float32(np.inf))
+            self._handicap[~is_drawn[:, 0]] = 0
+        self._lanes = np.arange(len(temps))
+        self._ranks: Ranks | None = None
+
+    def __call__(self, number: int, logits: Tensor) -> Tensor:
+        wide = logits.float().numpy()
+        if self._ranks is None or self._ranks.shape != wide.shape:
+            self._ranks = Ranks(*wide.shape)
+        tokens, behind = self._ranks.of(wide)
+        handicap = self._handicap[:, number]
+        times = behind[:, : handicap.shape[1]] / self._divisor
+        times += handicap
+        return torch.from_numpy(tokens[self._lanes, times.argmin(axis=1)].astype(np.int64))
 
 
-def probabilities(pairs: NDArray[np.int32]) -> NDArray[np.float32]:
-    """Those of ranked tokens [B, k, 2]: [B, k]."""
-    return np.negative(pairs[..., 1]).view(np.float32)
+class Ranks:
+    """Room to put the tokens of B rows of V logits in order, used again for every code."""
+
+    def __init__(self, rows: int, card: int) -> None:
+        self.shape = rows, card
+        # Token and distance are one whole number of 64 bits, the distance in front, which is how they are sorted.
+        self._pairs = np.empty((rows, card), "<i8")
+        self._tokens = self._pairs.view("<i4").reshape(rows, card, 2)[..., 0]
+        self._behind = self._pairs.view("<f4").reshape(rows, card, 2)[..., 1]
+        self._every = np.arange(card, dtype=np.int32)
+
+    def of(self, logits: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Every row's tokens, the likeliest first, and how far each lies behind that: [B, V], until the next call.
+
+        The bits of floats that are not negative are in the floats' own order. Equals stand in order of their tokens.
+        """
+        np.subtract(np.maximum.reduce(logits, axis=1, keepdims=True), logits, out=self._behind)
+        np.copyto(self._tokens, self._every)
+        self._pairs.sort(axis=1)
+        return self._tokens, self._behind
 
 
 def likeliest(logits: Tensor) -> Tensor:

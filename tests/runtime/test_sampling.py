@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from runtime.model.sampling import Race, SortedRace, likeliest, probabilities, ranked
+from runtime.model.sampling import Race, Ranks, SortedRace, likeliest
 
 
 @pytest.mark.parametrize(("card", "count"), [(4, 4), (256, 250), (512, 25), (2048, 250)])
@@ -14,19 +15,35 @@ from runtime.model.sampling import Race, SortedRace, likeliest, probabilities, r
 def test_both_kinds_of_race_draw_the_same_tokens(card: int, count: int, sharpness: float, greedy: int) -> None:
     draws = torch.Generator().manual_seed(card)
     logits = torch.randn(64, card, generator=draws) * sharpness
-    noise = torch.empty(64, count).exponential_(generator=draws)
-    noise[5, 1:] = torch.inf  # a top k of 1
+    noise = torch.empty(64, 3, count).exponential_(generator=draws)
+    noise[5, :, 1:] = torch.inf  # a top k of 1
+    noise[6, 2, 3] = 0  # wins
     temp = torch.full((64, 1), 0.6)
     temp[:greedy] = 0
     with torch.inference_mode():
-        drawn = SortedRace(temp)(logits, noise)
-        assert torch.equal(drawn, Race(temp)(logits, noise))
-        assert torch.equal(drawn[:greedy], likeliest(logits)[:greedy])
-        assert drawn[5] == likeliest(logits)[5]
+        race, plain = SortedRace(temp, noise), Race(temp, noise)
+        for number in (2, 0, 1):
+            drawn = race(number, logits)
+            assert torch.equal(drawn, plain(number, logits))
+            assert torch.equal(drawn[:greedy], likeliest(logits)[:greedy])
+            assert drawn[5] == likeliest(logits)[5]
 
 
-def test_sorting_gives_the_greatest_first_and_equal_ones_by_token() -> None:
-    probs = torch.tensor([[0.0, 0.25, 0.5, 0.25, 0.0], [1.0, 1e-45, 0.0, 1e-38, 1e-38]])
-    pairs = ranked(probs.numpy())[:, :4]
-    assert pairs[..., 0].tolist() == [[2, 1, 3, 0], [0, 3, 4, 1]]
-    assert torch.equal(torch.from_numpy(probabilities(pairs)), torch.topk(probs, 4)[0])
+def test_sorting_gives_the_likeliest_first_and_equal_ones_by_token() -> None:
+    logits = np.array([[0.0, 2.5, 3.0, 2.5, 0.0], [-1.0, -3.0, -np.inf, -2.0, -2.0]], dtype=np.float32)
+    ranks = Ranks(2, 5)
+    for _ in range(2):
+        tokens, behind = ranks.of(logits)
+        assert tokens.tolist() == [[2, 1, 3, 0, 4], [0, 3, 4, 1, 2]]
+        assert behind.tolist() == [[0, 0.5, 0.5, 3, 3], [0, 1, 1, 2, np.inf]]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16])
+def test_a_row_draws_the_same_token_in_any_company(rows: int) -> None:
+    draws = torch.Generator().manual_seed(rows)
+    logits, temp = torch.randn(64, 300, generator=draws), torch.rand(64, 1, generator=draws)
+    noise = torch.empty(64, 2, 250).exponential_(generator=draws)
+    among = SortedRace(temp, noise)(1, logits)
+    for start in range(0, 64 - rows, rows):
+        own = slice(start, start + rows)
+        assert torch.equal(SortedRace(temp[own], noise[own])(1, logits[own]), among[own])
