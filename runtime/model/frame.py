@@ -14,6 +14,7 @@ from torch import Tensor
 from runtime.lanes import INTS_BEFORE_FORCED, NOT_FORCED, NOTHING, LaneTensors
 from runtime.model.codec import Codec
 from runtime.model.depth import each_way
+from runtime.model.depth_placed import DepthPlaced
 from runtime.model.layout import SpeechModel
 from runtime.model.sampling import MakeDraw, Race, SortedRace, likeliest
 from runtime.wordfeed import NEW_WORD, PAD
@@ -35,6 +36,8 @@ class FrameStep:
         config, device = model.config, model.device
         self.model, self.codec = model, codec
         self.codebooks = model.depth.codebooks
+        is_placed = model.is_steady and model.dtype == torch.float32
+        self._depth = DepthPlaced(model.depth) if is_placed else model.depth
         self._race: MakeDraw = SortedRace if model.is_steady else Race
         self._delays = torch.tensor(config.delays.codebook_delays, device=device)
         self._used = self._delays[: self.codebooks]
@@ -126,10 +129,10 @@ class FrameStep:
                 own, null = logits[::2], logits[1::2]
                 logits = null + (own - null) * s.guidance
             if probe is not None and probe.depth_logits is not None:
-                probe.depth_logits.append(logits)
+                probe.depth_logits.append(logits.clone())
             return likeliest(logits) if draw is None else draw(k, logits)
 
-        spoken = depth.frame(summary, rows, choose, guided=s.ways > 1)
+        spoken = self._depth.frame(summary, rows, choose, guided=s.ways > 1)
         spoken = torch.where(s.offset.unsqueeze(1) < self._first, NOTHING, spoken)
         forced = s.ints[:, INTS_BEFORE_FORCED:]
         return torch.where(forced == NOT_FORCED, spoken, forced)

@@ -27,11 +27,11 @@ class RmsNorm:
         width = weight.shape[0]
         self._weight = weight
         # sqrt(mean(x^2) + eps) is hypot(|x|, sqrt(D eps)) / sqrt(D).
-        self._by_length, self._floor = weight * width**0.5, weight.new_tensor((width * RMS_EPS) ** 0.5)
+        self.by_length, self.floor = weight * width**0.5, weight.new_tensor((width * RMS_EPS) ** 0.5)
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype == torch.float32 and x.is_cpu:  # There the library's own is seven operations, in twice the time.
-            return x.div(torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(self._floor)).mul_(self._by_length)
+            return x.div(torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(self.floor)).mul_(self.by_length)
         if x.dtype == torch.float32:
             return F.rms_norm(x, self._weight.shape, self._weight, RMS_EPS)
         wide = x.float()

@@ -216,9 +216,10 @@ class Product:
 class Placed:
     """A steady product that writes where it is told to: for memory that every step uses again."""
 
-    def __init__(self, product: Product) -> None:
-        form = product.form
-        assert isinstance(form, RowMatrix | PackedMatrix), "only steady products are placed"
+    def __init__(self, form: Matrix) -> None:
+        assert isinstance(form, RowMatrix | PackedMatrix), "only steady matrices are placed"
+        self.width = form.turned.shape[1] if isinstance(form, RowMatrix) else form.values.shape[0]
+        """Columns of a product."""
         self.bias = form.bias
         self.ones = 0
         """Columns of ones that `into` wants behind those of x: a bias that is a row of the matrix costs no pass."""

@@ -97,7 +97,7 @@ class _Work:
     def __init__(self, conv: Conv, steps: int, lanes: int) -> None:
         self.conv, self.steps = conv, steps
         self.windows, product = conv.parts(steps)
-        self.product = Placed(product)
+        self.product = Placed(product.form)
         self.channels = conv.steps(steps) * conv.channels // self.windows.count
         rows = lanes * self.windows.count + ROWS_MIN  # a product may want more than there are
         self.before = torch.ones(rows * (self.windows.width + self.product.ones))
