@@ -24,6 +24,7 @@ from runtime.model.mimi_config import MimiConfig, parse_mimi_config
 from runtime.model.mimi_encoder import MimiEncoder
 from runtime.model.mimi_transformer import Transformer
 from runtime.model.mimi_weights import checked, code_tables, decoder_names, on_device
+from runtime.model.rows import Rows
 from runtime.model.seanet import decoder_layers, run_layers
 from runtime.model.seanet_pieces import Pieces
 from runtime.model.streamconv import StreamUpsampleDepthwise, TailList
@@ -34,9 +35,9 @@ class MimiState:
     """All that the decoder carries: rows of every convolution, the ring of keys and values, each lane's position."""
 
     tails: Tensor  # [B, floats]
-    ring: Tensor  # [L, 2, B, H, N, D]
+    ring: Tensor  # [L, 2, all B, H, N, D]: every lane's, whichever these are
     offset: Tensor  # [B]
-    steps: int  # that a frame adds to the ring
+    rows: Rows  # which lanes of the ring these are
 
     def reset(self, lanes: Tensor) -> None:
         """Starts the masked lanes anew. The ring is left as it is: no slot is seen before it is written again."""
@@ -48,26 +49,25 @@ class MimiState:
 
     def span(self, start: int, stop: int) -> MimiState:
         """Lanes start .. stop - 1, sharing memory with this state."""
-        return MimiState(self.tails[start:stop], self.ring[:, :, start:stop], self.offset[start:stop], self.steps)
+        return MimiState(self.tails[start:stop], self.ring, self.offset[start:stop], self.rows.span(start, stop))
 
-    def take(self, lanes: Tensor, source: CodecState) -> None:
-        """Becomes a copy of some lanes' state."""
-        for dim, own, held in zip((0, 2, 0), self.tensors(), source.tensors(), strict=True):
-            torch.index_select(held, dim, lanes, out=own)
+    def room(self, lanes: int) -> MimiState:
+        """Memory for a gathering of so many lanes; what it holds means nothing."""
+        tails, offset = (t.new_empty(lanes, *t.shape[1:]) for t in (self.tails, self.offset))
+        return MimiState(tails, self.ring, offset, Rows.of(range(lanes), offset.device))
+
+    def gathered(self, lanes: Rows, source: CodecState) -> MimiState:
+        """Some lanes of `source`: the ring is its own, the rest a copy in this one's memory."""
+        assert isinstance(source, MimiState)
+        torch.index_select(source.tails, 0, lanes.index, out=self.tails)
+        torch.index_select(source.offset, 0, lanes.index, out=self.offset)
+        return MimiState(self.tails, source.ring, self.offset, lanes)
 
     def put(self, lanes: Tensor, taken: CodecState) -> None:
-        """Writes such a copy back after a frame: of its ring the last steps, all else there is as it was."""
+        """Writes such a copy back after a frame."""
         assert isinstance(taken, MimiState)
         self.tails.index_copy_(0, lanes, taken.tails)
         self.offset.index_copy_(0, lanes, taken.offset)
-        heads, slots, width = self.ring.shape[3:]
-        last = (taken.offset[:, None, None] - torch.arange(1, self.steps + 1, device=lanes.device)) % slots
-        # A slot of a head of a lane is row (lane * H + head) * N + slot.
-        head, own = torch.arange(heads, device=lanes.device)[:, None], torch.arange(len(lanes), device=lanes.device)
-        there, here = (((n[:, None, None] * heads + head) * slots + last).flatten() for n in (lanes, own))
-        both = 2 * self.ring.shape[0]  # layers' keys and values
-        new = taken.ring.view(both, -1, width).index_select(1, here)
-        self.ring.view(both, -1, width).index_copy_(1, there, new)
 
 
 class Mimi:
@@ -103,7 +103,7 @@ class Mimi:
         zero = torch.zeros((), device=self._device)
         offset = torch.zeros(lanes, dtype=torch.int64, device=self._device)
         ring = self._transformer.ring(lanes, zero)
-        return MimiState(self._tails.zeros(lanes, zero), ring, offset, self._steps)
+        return MimiState(self._tails.zeros(lanes, zero), ring, offset, Rows.of(range(lanes), self._device))
 
     @torch.no_grad()
     def decode_step(self, codes: Tensor, state: MimiState, exec_mask: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class Mimi:
         rows = F.embedding(codes.clamp(0, self.card - 1) + self._first, self._tables)  # [B, K, codebook_dim]
         both = torch.cat([rows[:, 0], rows[:, 1:].sum(1)], -1)
         latent = self._up(self._project(both)[:, None], state.tails, keep)
-        latent = self._transformer(latent, state.ring, state.offset, exec_mask)
+        latent = self._transformer(latent, state.ring, state.offset, exec_mask, state.rows)
         if self._pieces is not None:
             return self._pieces(latent, state.tails, exec_mask[:, None])
         tails = self._tails.split(state.tails)

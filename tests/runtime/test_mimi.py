@@ -16,6 +16,7 @@ from runtime.model.codec import Codec, CodecState, VoiceEncoder, load_codec
 from runtime.model.mimi import Mimi
 from runtime.model.mimi_config import MimiConfig, expected_shapes, parse_mimi_config
 from runtime.model.mimi_weights import decoder_names
+from runtime.model.rows import Rows
 from tests.golden import make_mimi_golden as golden
 from tests.golden.mimi_random import SMALL, random_mimi
 from tests.runtime import mimi_twin as twin
@@ -237,12 +238,13 @@ def test_fixed_memory_a_few_lanes_at_a_time_gives_what_the_layers_give(lanes: in
 
 
 def test_lanes_that_step_in_a_copy_sound_as_in_place(mimi: Mimi) -> None:
-    codes = random_codes(3, 40)  # the ring of 30 goes round more than twice: a copy brings back its newest steps alone
-    expected, lanes = decoded(mimi, codes), torch.tensor([2, 0])
-    state, copied = mimi.initial_state(3), mimi.initial_state(5).span(0, 2)
+    codes = random_codes(3, 40)  # the ring of 30 goes round more than twice
+    expected, lanes = decoded(mimi, codes), Rows.of([2, 0], torch.device("cpu"))
+    state = mimi.initial_state(3)
+    room = state.room(5).span(0, 2)
     for frame in range(40):
-        copied.take(lanes, state)
-        pcm = mimi.decode_step(codes[lanes, :, frame], copied, torch.ones(2, dtype=torch.bool))
-        state.put(lanes, copied)
-        wanted = expected[lanes, frame * 1920 : (frame + 1) * 1920]
+        copied = room.gathered(lanes, state)
+        pcm = mimi.decode_step(codes[lanes.index, :, frame], copied, torch.ones(2, dtype=torch.bool))
+        state.put(lanes.index, copied)
+        wanted = expected[lanes.index, frame * 1920 : (frame + 1) * 1920]
         torch.testing.assert_close(pcm, wanted, atol=1e-5, rtol=0)
