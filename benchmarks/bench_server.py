@@ -148,7 +148,7 @@ def play(
         more, wake_at = conductor.turn()
         for happening in (*happenings, *more):
             if isinstance(happening, Sound):
-                out.heard_s += len(happening.pcm) / engine.sample_rate
+                out.heard_s += happening.samples / engine.sample_rate
                 if happening.sid not in began:
                     began.add(happening.sid)
                     if due[happening.sid] >= start + settled_s:

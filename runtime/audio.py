@@ -7,6 +7,7 @@ Sound comes in as float32 mono at `SOURCE_RATE`, in pieces of any length; it is 
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -23,6 +24,7 @@ SOURCE_RATE = 24_000
 RATES = (8_000, 16_000, 22_050, 24_000, 44_100, 48_000)
 # Both sizes of a WAV whose length is not known yet; players read on until the stream ends.
 UNKNOWN_SIZE = 0xFFFFFFFF
+NO_SOUND = "the model gave samples that are not numbers, or far too large"
 
 Samples = NDArray[np.float32]
 Resampled = NDArray[np.float32] | NDArray[np.int16]  # one of them throughout a stream, as was asked for
@@ -50,6 +52,11 @@ class StreamEncoder(Protocol):
 
     def final_header(self) -> bytes:
         """After `finish`: bytes to write over the start of a file that can seek, now that the length is known."""
+
+
+def is_sound(samples: Samples) -> bool:
+    """Whether all samples are numbers, and none so large that its square is none."""
+    return math.isfinite(samples.dot(samples))
 
 
 def to_s16(samples: Resampled) -> NDArray[np.int16]:

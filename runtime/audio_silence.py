@@ -61,7 +61,7 @@ class LeadTrimmer:
         self._window, self._hop = rate // 200, rate // 1000
         self._held = np.zeros(0, np.float32)
         self._trimmed = 0
-        self._open = False
+        self.open = False  # once it is, `push` gives back what it gets
 
     @property
     def trimmed_s(self) -> float:
@@ -69,7 +69,7 @@ class LeadTrimmer:
 
     def push(self, frame: Samples) -> Samples:
         """What of the frame (and of the little held before it) is to be heard; empty while all is silence."""
-        if self._open:
+        if self.open:
             return frame
         held = np.concatenate([self._held, frame])
         hit = _first_loud(held.astype(np.float64), self._window, self._hop, self._threshold)
@@ -77,8 +77,8 @@ class LeadTrimmer:
         drop = min(max(0, onset - self._keep), self._budget - self._trimmed)
         self._trimmed += drop
         rest = held[drop:]
-        self._open = hit is not None or self._trimmed >= self._budget
-        if not self._open:
+        self.open = hit is not None or self._trimmed >= self._budget
+        if not self.open:
             self._held = rest
             return np.zeros(0, np.float32)
         self._held = np.zeros(0, np.float32)
@@ -86,7 +86,7 @@ class LeadTrimmer:
 
     def finish(self) -> Samples:
         """What is still held: a stream too soft ever to be heard keeps its last few milliseconds."""
-        rest, self._held, self._open = self._held, np.zeros(0, np.float32), True
+        rest, self._held, self.open = self._held, np.zeros(0, np.float32), True
         return rest
 
 

@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-
+from runtime.audio import NO_SOUND, is_sound
 from runtime.audio_silence import LeadTrimmer, end_ramp
 from runtime.errors import NameUnknown, SpeechError
 from runtime.port import Engine, FrameOut, LaneState, Pcm, WordTime
@@ -41,8 +40,10 @@ PACE_MAX = 3.0
 REVIEW_S = 5.0
 # A listener counts as dry so much earlier: a step may be uneven, and sound takes a while through the event loop.
 MARGIN_S = 0.005
-# Who has more than a second in hand gets up to a quarter of it at a time: coding and sending cost by the piece.
-PARCEL_PART, PARCEL_FRAMES, COMFORT_S = 0.25, 8, 1.0
+# A listener gets up to a quarter of what it has in hand at a time: coding and sending cost by the piece.
+PARCEL_PART, PARCEL_FRAMES = 0.25, 8
+# Who has more than this in hand can wait a little for its piece to go over to the loop along with others.
+COMFORT_S = 1.0
 
 
 @dataclass(slots=True)
@@ -62,11 +63,9 @@ class _Seat:
     starved: bool = True  # a fresh stream has no text
     speaks: bool = False  # a word of it has begun; so the first Paused is for text that really ran dry
     sound_s: float = 0.0  # of the model's own time line, before trimming
-    heard: bool = False
-    last_sample: float = 0.0
+    last: Pcm | None = None  # the newest samples to be heard; None before the first
     parcel: list[Pcm] = field(default_factory=list)  # heard, but not sent yet
     send_by: float = math.inf  # when the parcel has to go out, full or not
-    view: LaneView | None = None  # what the scheduler sees of it; None once anything has changed
     steps: int = 0
     words_fed: int = 0
     words_done: int = 0
@@ -96,9 +95,14 @@ class Conductor:
         self, engine: Engine, costs: Costs, clock: Callable[[], float], *, trim: bool = True
     ) -> None:
         self._engine, self._costs, self._clock, self._trim = engine, costs, clock, trim
+        self._rate = engine.sample_rate
         self._frame_s = engine.frame_samples / engine.sample_rate
         self._seats: dict[int, _Seat] = {}
         self._by_lane: dict[int, _Seat] = {}
+        # What the scheduler sees, by lane, of all that can step; and the seats it must be made anew for.
+        self._views: dict[int, LaneView] = {}
+        self._changed: dict[int, _Seat] = {}
+        self._send_at = math.inf  # no parcel has to go out before this
         # As measured at the start, or quicker: an aim that moves with each correction makes waits differ by as much,
         # and a line that large steps have lifted says too much of the small ones that a first sound takes.
         self._least_s = self._first_sound_s()
@@ -128,7 +132,8 @@ class Conductor:
                 continue
             try:
                 self._obey(seat, command, out)
-                seat.state, seat.view = self._engine.state(seat.lane), None
+                seat.state = self._engine.state(seat.lane)
+                self._changed[seat.sid] = seat
             except SpeechError as why:
                 self._break(seat, "invalid", str(why), out)
         return out
@@ -137,10 +142,12 @@ class Conductor:
         """One step if one is due. Returns what happened and when to come back: 0 now, inf after a command."""
         began = self._clock()
         out: list[Happening] = []
-        views = self._views(began, out)
+        self._look(began, out)
+        views = list(self._views.values())
         decision = plan(views, self._costs.slower(self._pace), began, least_s=self._least_s)
         if not decision.lanes:
-            return out, decision.wake_at
+            self._send_at = min((seat.send_by for seat in self._seats.values()), default=math.inf)
+            return out, min(decision.wake_at, self._send_at)
         self._step(decision, began, out)
         return out, 0.0
 
@@ -152,11 +159,11 @@ class Conductor:
         except SpeechError as why:
             out.append(Broken(command.sid, "invalid", str(why)))
         else:
-            trimmer = LeadTrimmer(self._engine.sample_rate) if self._trim else None
+            trimmer = LeadTrimmer(self._rate) if self._trim else None
             now = self._clock()
             seat = _Seat(command.sid, lane, trimmer, command.ahead_max_s, command.priority, now, now)
             seat.state = self._engine.state(lane)
-            self._seats[command.sid] = self._by_lane[lane] = seat
+            self._seats[command.sid] = self._by_lane[lane] = self._changed[command.sid] = seat
 
     def _obey(self, seat: _Seat, command: Command, out: list[Happening]) -> None:
         if isinstance(command, Feed | Flush | End):
@@ -187,21 +194,26 @@ class Conductor:
             case _:
                 raise AssertionError(command)
 
-    def _views(self, now: float, out: list[Happening]) -> list[LaneView]:
-        views = []
-        for seat in tuple(self._seats.values()):
-            state = seat.state
-            if state is LaneState.ENDED:
+    def _look(self, now: float, out: list[Happening]) -> None:
+        """Brings the views up to date, and sends what cannot wait any longer."""
+        changed, self._changed = self._changed, {}
+        for seat in changed.values():
+            if self._seats.get(seat.sid) is not seat:
+                continue
+            if seat.state is LaneState.ENDED:
                 self._finish(seat, out)
                 continue
-            if seat.held or seat.starved is not (state is LaneState.STARVED):
+            if seat.held or seat.starved is not (seat.state is LaneState.STARVED):
                 self._note_text(seat, now, out)
-            if now >= seat.send_by:
-                self._send(seat, out)
-            if not (seat.starved or seat.held):
-                seat.view = view = seat.view or self._view(seat)
-                views.append(view)
-        return views
+            if seat.starved or seat.held:
+                self._views.pop(seat.lane, None)
+            else:
+                self._views[seat.lane] = self._view(seat)
+        if now >= self._send_at:
+            for seat in self._seats.values():
+                if now >= seat.send_by:
+                    self._send(seat, out)
+            self._send_at = min((seat.send_by for seat in self._seats.values()), default=math.inf)
 
     def _view(self, seat: _Seat) -> LaneView:
         kind = Next.LEAD if seat.state is LaneState.LEAD else Next.FULL
@@ -218,7 +230,6 @@ class Conductor:
 
     def _note_text(self, seat: _Seat, now: float, out: list[Happening]) -> None:
         """Marks the moments at which text runs dry and comes back; the silence between is the caller's, not ours."""
-        seat.view = None
         starved = seat.state is LaneState.STARVED
         if starved and not seat.starved:
             self._send(seat, out)
@@ -284,16 +295,26 @@ class Conductor:
 
     def _take(self, seat: _Seat, frame: FrameOut, now: float, out: list[Happening]) -> None:
         seat.steps += 1
-        seat.state, seat.view = frame.state, None
-        seat.speaks = seat.speaks or bool(frame.started)
-        if frame.pcm is not None:
-            if not math.isfinite(frame.pcm.sum()):
-                self._break(seat, "internal", "the model gave samples that are not numbers", out)
-                return
+        seat.state = frame.state
+        self._changed[seat.sid] = seat
+        if frame.started:
+            seat.speaks = True
+        pcm = frame.pcm
+        if pcm is not None:
             seat.sound_s += self._frame_s
             self.tally.frames += 1
-            self._hear(seat, seat.trimmer.push(frame.pcm) if seat.trimmer else frame.pcm, now, out)
-        self._tell_words(seat, frame.finished, out)
+            if seat.trimmer and not seat.trimmer.open:
+                if not is_sound(pcm):  # later ones are looked at by the piece, where they are coded
+                    self._break(seat, "internal", NO_SOUND, out)
+                    return
+                pcm = seat.trimmer.push(pcm)
+            self._hear(seat, pcm, now, out)
+        if frame.finished:
+            seat.words_done += len(frame.finished)
+            seat.last_stop_s = frame.finished[-1].stop_s
+            seat.waiting_words.extend(frame.finished)
+        if not seat.parcel:  # else words go with the sound that is sent next
+            self._send_words(seat, out)
         if frame.state is LaneState.ENDED:
             self._finish(seat, out)
         elif seat.marks:
@@ -307,36 +328,27 @@ class Conductor:
         if late_s:
             self.tally.underruns += 1
         start = seat.dry_at if now <= seat.dry_at < math.inf else now
-        seat.dry_at = start + len(pcm) / self._engine.sample_rate
-        seat.heard = True
-        seat.last_sample = float(pcm[-1])
+        seat.dry_at = start + len(pcm) / self._rate
+        seat.last = pcm
         seat.parcel.append(pcm)
-        seat.send_by = seat.dry_at - max(COMFORT_S, len(seat.parcel) * self._frame_s / PARCEL_PART)
+        seat.send_by = seat.dry_at - len(seat.parcel) * self._frame_s / PARCEL_PART
         if late_s or now >= seat.send_by or len(seat.parcel) >= PARCEL_FRAMES:
             self._send(seat, out, late_s, at_ease=seat.dry_at - now > COMFORT_S)
+        else:
+            self._send_at = min(self._send_at, seat.send_by)
 
     def _send(
         self, seat: _Seat, out: list[Happening], late_s: float = 0.0, *, at_ease: bool = False
     ) -> None:
         if seat.parcel:
-            pcm = np.concatenate(seat.parcel) if len(seat.parcel) > 1 else seat.parcel[0]
-            seat.parcel.clear()
+            parts, seat.parcel = seat.parcel, []
             seat.send_by = math.inf
-            out.append(Sound(seat.sid, pcm, late_s, at_ease))
+            out.append(Sound(seat.sid, parts, late_s, at_ease))
         self._send_words(seat, out, at_ease)
-
-    def _tell_words(self, seat: _Seat, finished: tuple[WordTime, ...], out: list[Happening]) -> None:
-        """Words go with the sound that is sent next: at once, or in the parcel that is being filled."""
-        if finished:
-            seat.words_done += len(finished)
-            seat.last_stop_s = finished[-1].stop_s
-            seat.waiting_words.extend(finished)
-        if not seat.parcel:
-            self._send_words(seat, out)
 
     def _send_words(self, seat: _Seat, out: list[Happening], at_ease: bool = False) -> None:
         """Words wait until the cut is known: their times count from the first sample that is sent."""
-        if seat.waiting_words and (seat.heard or seat.trimmer is None):
+        if seat.waiting_words and (seat.last is not None or seat.trimmer is None):
             if words := self._moved(seat):
                 out.append(Words(seat.sid, words, at_ease))
             seat.waiting_words.clear()
@@ -365,8 +377,8 @@ class Conductor:
         self._forgive(seat, self._clock())
         if seat.trimmer:
             self._hear(seat, seat.trimmer.finish(), self._clock(), out)
-        if seat.heard:
-            self._hear(seat, end_ramp(seat.last_sample, self._engine.sample_rate), self._clock(), out)
+        if seat.last is not None:
+            self._hear(seat, end_ramp(float(seat.last[-1]), self._rate), self._clock(), out)
         self._send(seat, out)
         if seat.waiting_words:
             out.append(Words(seat.sid, self._moved(seat)))
@@ -381,3 +393,4 @@ class Conductor:
     def _leave(self, seat: _Seat) -> None:
         self._engine.close(seat.lane)
         del self._seats[seat.sid], self._by_lane[seat.lane]
+        self._views.pop(seat.lane, None)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runtime.admission import Admission, KeyLimits
-from runtime.audio import StreamEncoder, encoder
+from runtime.audio import NO_SOUND, StreamEncoder, encoder, is_sound
 from runtime.config import ServeSettings
 from runtime.errors import NameUnknown, SpeechError
 from runtime.port import Entry, Pcm, StreamSpec, TextFeed
@@ -93,7 +93,7 @@ class Stream:
         self._coded_from_s = 0.0
         self._inbox: deque[tuple[float, Happening]] = deque()
         self._out: list[Outbound] = []
-        self._wake = asyncio.Event()
+        self._news: asyncio.Future[None] | None = None  # what `some` waits for
 
     @property
     def ready(self) -> Ready:
@@ -158,18 +158,22 @@ class Stream:
         self._hub.all_read(self)
         self._inbox.clear()
         self._out.clear()
-        self._wake.set()
+        self._wake()
 
     def take(self, happening: Happening, now: float) -> None:
         """Called by the hub, in order."""
         self._inbox.append((now, happening))
         if isinstance(happening, Sound):
-            self._queued_s += len(happening.pcm) / self._hub.facts.sample_rate
+            self._queued_s += happening.samples / self._hub.facts.sample_rate
             if self._queued_s > self._hub.settings.outbox_s and not self.held:
                 self.held = True
                 self._hub.send(Hold(self.sid, True))
         self.active_at = now
-        self._wake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     async def some(self) -> list[Outbound]:
         """The next messages for the client, with one piece of sound at most; none when all was given.
@@ -182,8 +186,8 @@ class Stream:
             elif self.over:
                 return []
             else:
-                self._wake.clear()
-                await self._wake.wait()
+                self._news = asyncio.get_running_loop().create_future()
+                await self._news
         outs, self._out = self._out, []
         if isinstance(outs[-1], Done | Failed):
             self._hub.all_read(self)
@@ -193,10 +197,22 @@ class Stream:
         """All that has happened up to the second piece of sound."""
         sounds = 0
         while self._inbox:
-            sounds += isinstance(self._inbox[0][1], Sound)
-            if sounds > 1:
-                return
-            await self._spell(self._inbox.popleft()[1])
+            happening = self._inbox[0][1]
+            if isinstance(happening, Sound):
+                sounds += 1
+                if sounds > 1:
+                    return
+                self._inbox.popleft()
+                pcm = self._fetched(happening)
+                if is_sound(pcm):
+                    self._put_audio(await self._beside(pcm) if self._encoder.slow else self._coded(pcm))
+                else:
+                    self.fail("internal", NO_SOUND)
+                continue
+            self._inbox.popleft()
+            if isinstance(happening, Finished):
+                self._put_audio(await self._beside() if self._encoder.slow else self._coded())
+            self._spell(happening)
 
     def _give(self, entries: Sequence[Entry]) -> None:
         self.active_at = self._hub.clock()
@@ -206,37 +222,46 @@ class Stream:
             self.text_at = self.active_at
         self._hub.send(Feed(self.sid, entries, self.active_at))
 
-    async def _spell(self, happening: Happening) -> None:
+    def _fetched(self, sound: Sound) -> Pcm:
+        """The samples, and a reader who has caught up is not waited for any longer."""
+        pcm = sound.pcm
+        seconds = len(pcm) / self._hub.facts.sample_rate
+        self._queued_s -= seconds
+        if self.held and self._queued_s < self._hub.settings.outbox_s / 2:
+            self.held = False
+            self._hub.send(Hold(self.sid, False))
+        self.sent_s += seconds
+        return pcm
+
+    def _spell(self, happening: Happening) -> None:
+        """All but sound, which has to be coded."""
         req_id = self.setup.req_id
         match happening:
-            case Sound(pcm=pcm):
-                seconds = len(pcm) / self._hub.facts.sample_rate
-                self._queued_s -= seconds
-                if self.held and self._queued_s < self._hub.settings.outbox_s / 2:
-                    self.held = False
-                    self._hub.send(Hold(self.sid, False))
-                self.sent_s += seconds
-                await self._audio(self._encoder.encode, pcm)
             case Words(words=words):
-                self._out.extend(Word(req_id, self.number, w.text, w.start_s, w.stop_s) for w in words)
+                self._out += [Word(req_id, self.number, w.text, w.start_s, w.stop_s) for w in words]
             case Paused():
                 self._out.append(PausedOut(req_id))
             case Flushed(mark=mark):
                 self._out.append(FlushedOut(req_id, mark))
             case Finished():
-                await self._audio(self._encoder.finish)
                 self._put(Done(req_id, self.number, self.sent_s))
             case Broken(code=code, message=message):
                 self._out.append(Failed(req_id, code, message))
 
-    async def _audio(self, code: Callable[..., bytes], *pcm: Pcm) -> None:
-        """A coder may hold sound back; what it gives then covers all since it last gave.
+    def _coded(self, pcm: Pcm | None = None) -> bytes:
+        """The sound in the stream's format; None: what the coder still holds back."""
+        data, cpu_s = _timed(self._encoder, pcm)
+        self._hub.meters.loop_time.coded(cpu_s, beside=False)
+        return data
 
-        A slow one runs beside the loop: at a millisecond a frame, some dozen of its streams would hold all others up.
-        """
-        slow = self._encoder.slow
-        data, cpu_s = await asyncio.to_thread(_timed, code, *pcm) if slow else _timed(code, *pcm)
-        self._hub.meters.loop_time.coded(cpu_s, beside=slow)
+    async def _beside(self, pcm: Pcm | None = None) -> bytes:
+        """The same beside the loop: at a millisecond a frame, some dozen of its streams would hold all others up."""
+        data, cpu_s = await asyncio.to_thread(_timed, self._encoder, pcm)
+        self._hub.meters.loop_time.coded(cpu_s, beside=True)
+        return data
+
+    def _put_audio(self, data: bytes) -> None:
+        """A coder may hold sound back; what it gives then covers all since it last gave."""
         if data:
             self._put(Audio(self.setup.req_id, self.number, data, self._coded_from_s, self.sent_s))
             self._coded_from_s = self.sent_s
@@ -247,10 +272,11 @@ class Stream:
             self._out.append(out)
 
 
-def _timed(code: Callable[..., bytes], *pcm: Pcm) -> tuple[bytes, float]:
+def _timed(coder: StreamEncoder, pcm: Pcm | None) -> tuple[bytes, float]:
     """The bytes, and the processor seconds they took in this thread."""
     began = time.thread_time()
-    return code(*pcm), time.thread_time() - began
+    data = coder.finish() if pcm is None else coder.encode(pcm)
+    return data, time.thread_time() - began
 
 
 class Hub:
@@ -304,13 +330,13 @@ class Hub:
 
     def deliver(self, happenings: list[Happening]) -> None:
         """Hands out what the device did; called on the loop."""
-        now = self.clock()
+        now, samples = self.clock(), 0
         for happening in happenings:
             stream = self._streams.get(happening.sid)
             if stream is None:
                 continue  # cancelled meanwhile
             if isinstance(happening, Sound):
-                self.meters.audio_s.inc(len(happening.pcm) / self.facts.sample_rate)
+                samples += happening.samples
                 if not stream.sounding:
                     stream.sounding = True
                     self.meters.first_sound.observe(now - (stream.text_at or stream.opened_at))
@@ -320,6 +346,7 @@ class Hub:
                 self._forget(stream, "done")
             elif isinstance(happening, Broken):
                 self._forget(stream, happening.code)
+        self.meters.audio_s.inc(samples / self.facts.sample_rate)
 
     def drop(self, stream: Stream, outcome: str) -> None:
         """Ends a stream from the loop's side; twice is once."""

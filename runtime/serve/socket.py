@@ -76,15 +76,18 @@ async def _send(ws: web.WebSocketResponse, message: str | bytes | None) -> None:
         await ws.send_bytes(message)
 
 
-def framed(message: str | bytes) -> bytes:
-    """The WebSocket frame of a message as a server sends it: whole, neither masked nor compressed (RFC 6455, 5.2)."""
+def framed(message: str | bytes) -> tuple[bytes, bytes]:
+    """The WebSocket frame of a message as a server sends it: whole, neither masked nor compressed (RFC 6455, 5.2).
+
+    In two parts, so that sound is copied once, when all parts of all messages are joined.
+    """
     kind, data = (TEXT, message.encode()) if isinstance(message, str) else (BINARY, message)
     size = len(data)
     if size < 126:
-        return struct.pack(">BB", kind, size) + data
+        return struct.pack(">BB", kind, size), data
     if size < 1 << 16:
-        return struct.pack(">BBH", kind, 126, size) + data
-    return struct.pack(">BBQ", kind, 127, size) + data
+        return struct.pack(">BBH", kind, 126, size), data
+    return struct.pack(">BBQ", kind, 127, size), data
 
 
 class Conversation:
@@ -199,11 +202,14 @@ class Conversation:
 
     async def _write(self, outs: list[Outbound]) -> None:
         """All of them in one piece, past aiohttp, which takes each on a way of its own; back once more can be taken."""
-        messages = [message for out in outs if (message := self._wire.render(out)) is not None]
+        parts: list[bytes] = []
+        for out in outs:
+            if (message := self._wire.render(out)) is not None:
+                parts += framed(message)
         if self._ws.closed or self._transport.is_closing():
             raise ConnectionResetError("the socket is closed")
-        if messages:
-            self._transport.write(b"".join(map(framed, messages)))
+        if parts:
+            self._transport.write(b"".join(parts))
             await self._taken()
 
     async def _last(self, out: Done | Failed, *, close: bool) -> None:

@@ -14,6 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from runtime.port import Entry, Pcm, StreamSpec, WordTime
 
 
@@ -67,13 +69,23 @@ Command = Open | Feed | Flush | End | Close | Hold
 class Sound:
     """Samples to hear next, without leading silence. `late_s` > 0: the listener has run dry for so long.
 
-    `at_ease`: the listener has enough in hand that this may wait for more to go with it.
+    `parts` as the model made them, at least one. They are joined where they are read, while they are in that
+    processor's cache. `at_ease`: the listener has enough in hand that this may wait for more to go with it.
     """
 
     sid: int
-    pcm: Pcm
+    parts: Sequence[Pcm]
     late_s: float = 0.0
     at_ease: bool = False
+
+    @property
+    def samples(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def pcm(self) -> Pcm:
+        """All of them in one piece."""
+        return np.concatenate(self.parts) if len(self.parts) > 1 else self.parts[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,9 @@ class FakeEngine:
     lead_share: float = 0.3
     silent_frames: int = 0  # of leading silence
     fail_seed: int | None = None  # the step of this stream raises
-    nan_seed: int | None = None
+    bad_seed: int | None = None  # whose frames hold `bad`, from this one of them on
+    bad: float = np.nan
+    bad_from: int = 0
     sample_rate: int = 24_000
     frame_samples: int = 1_920
     steps: list[tuple[tuple[int, ...], bool]] = field(default_factory=list)
@@ -180,8 +182,8 @@ class FakeEngine:
         pcm = np.zeros(self.frame_samples, np.float32)
         if frame >= self.silent_frames:
             pcm[0::2], pcm[1::2] = planted(seed) / 32767.0, -planted(seed) / 32767.0
-        if seed == self.nan_seed:
-            pcm[7] = np.nan
+        if seed == self.bad_seed and frame >= self.bad_from:
+            pcm[7] = self.bad
         return pcm
 
 

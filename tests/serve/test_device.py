@@ -19,7 +19,7 @@ PCM = np.zeros(1920, np.float32)
 
 def test_sound_for_who_has_enough_waits_and_goes_with_what_cannot() -> None:
     outgoing = Outgoing()
-    easy, words, urgent = Sound(1, PCM, at_ease=True), Words(1, (), at_ease=True), Sound(2, PCM)
+    easy, words, urgent = Sound(1, [PCM], at_ease=True), Words(1, (), at_ease=True), Sound(2, [PCM])
     outgoing.add([easy, words], 10.0)
     assert outgoing.due(10.0) == []
     outgoing.add([urgent], 10.01)
@@ -30,7 +30,7 @@ def test_sound_for_who_has_enough_waits_and_goes_with_what_cannot() -> None:
 def test_what_may_wait_waits_no_longer_than_its_bound_whatever_comes_after_it() -> None:
     outgoing, now = Outgoing(), 0.0
     while not outgoing.due(now):
-        outgoing.add([Sound(1, PCM, at_ease=True)], now)
+        outgoing.add([Sound(1, [PCM], at_ease=True)], now)
         now += 0.01
     assert EASE_S <= now <= EASE_S + 0.02
 

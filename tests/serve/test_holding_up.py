@@ -58,7 +58,7 @@ class Busy(Slow):
 
 def stream_of(at: Running, coder: Slow) -> Stream:
     stream = Stream(at.server.hub, 7, 1, KeyLimits("k"), Setup(None, "", "pcm", StreamSpec()), coder, "native")
-    stream.take(Sound(7, np.zeros(1920, np.float32)), 0.0)
+    stream.take(Sound(7, [np.zeros(1920, np.float32)]), 0.0)
     return stream
 
 

@@ -9,13 +9,14 @@ import json
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
 from aiohttp import WSMsgType
 from aiohttp.http import WebSocketWriter
 
 from runtime.serve.socket import framed
-from tests.serve.fake_engine import FakeEngine
-from tests.serve.harness import Running, heard, only, served
+from tests.serve.fake_engine import FakeEngine, planted
+from tests.serve.harness import Running, heard, only, run, served, serving
 
 TEXT = "one two three four five"
 
@@ -431,7 +432,7 @@ def test_frames_are_those_that_the_library_writes(size: int) -> None:
         written = bytearray()
         writer = WebSocketWriter(_Protocol(), _Wire(written), use_mask=False)  # type: ignore[arg-type]
         asyncio.run(write_by_library(writer, message))
-        assert framed(message) == written
+        assert b"".join(framed(message)) == written
 
 
 async def write_by_library(writer: WebSocketWriter, message: str | bytes) -> None:
@@ -456,3 +457,46 @@ class _Wire:
 
     def is_closing(self) -> bool:
         return False
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("first", [0, 5])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38, -1e20])
+@pytest.mark.parametrize("trim", [True, False])
+def test_samples_that_are_no_sound_are_never_heard_and_break_that_stream_alone(
+    bad: float, first: int, trim: bool
+) -> None:
+    """Also those whose squares alone, which are what is looked at, are no numbers."""
+
+    async def test() -> None:
+        async with serving(FakeEngine(bad_seed=9, bad=bad, bad_from=first), trim_silence=trim) as at:
+            it = await talk(at)
+            for req_id, seed in (("bad", 9), ("good", 2)):
+                await it.setup(req_id, seed, close_ws_on_eos=False)
+                await it.send("text", text=TEXT, client_req_id=req_id)
+                await it.send("end_of_stream", client_req_id=req_id)
+            messages = await it.until("end_of_stream", "good")
+            if not any(m["type"] == "error" for m in messages):
+                messages += await it.until("error", "bad")
+            (error,) = [m for m in messages if m["type"] == "error"]
+            assert (error["client_req_id"], error["reason"]) == ("bad", "internal")
+            assert "not numbers" in error["message"]
+            assert heard(sound(messages, "good")) == only(2)
+            values = np.abs(np.frombuffer(sound(messages, "bad"), "<i2").astype(int))
+            assert len(values) <= first * 1920 and set(values) <= {planted(9)}
+            await at.lanes_free()
+
+    run(test)
+
+
+def test_samples_far_too_loud_are_clipped_and_not_taken_for_none() -> None:
+    async def test() -> None:
+        async with serving(FakeEngine(bad_seed=9, bad=1e6)) as at:
+            it = await talk(at)
+            await it.setup(seed=9)
+            await it.send("text", text=TEXT)
+            await it.send("end_of_stream")
+            values = np.frombuffer(sound(await it.until("end_of_stream")), "<i2")
+            assert values.max() == 32767
+
+    run(test)
