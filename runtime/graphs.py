@@ -8,7 +8,6 @@ time, and it never waits for the host.
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -21,7 +20,6 @@ from runtime.lanes import LaneTensors
 from runtime.model.frame import FrameStep
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-DENSE = 1.25  # lanes computed for each that steps; beyond it scattered lanes are copied together
 SPANS_KEPT = 256
 WARMUP_RUNS = 2  # before a capture: lazy initialisation and workspace allocation happen outside the graph
 RECOMPILES_MAX = 2 * len(BUCKETS) * 2  # a bucket has a lead and a whole step; each may be traced again once
@@ -67,14 +65,15 @@ class _Bucketed:
 class EagerStep:
     """Operation by operation; the reference for the other runners, and the quickest to start.
 
-    It computes the lanes asked for and few others, wherever they lie: a span of them in place, and scattered ones in a
-    copy, whose memory is kept: given back in each step it would have to be cleared by the kernel in the next.
+    It computes the lanes asked for and no others, wherever they lie: neighbours in place, and scattered ones gathered,
+    all but their large memories. What they are gathered in is kept: given back in each step, it would have to be
+    cleared by the kernel in the next.
     """
 
     def __init__(self, step: FrameStep, state: LaneTensors) -> None:
         self._step, self._state = step, state
         self._spans: OrderedDict[tuple[int, int], LaneTensors] = OrderedDict()
-        self._most = math.ceil(state.lanes / DENSE) - 1  # lanes that can lie so far apart that they are copied
+        self._most = state.lanes - 1  # that can lie scattered
         self._rooms: dict[int, LaneTensors] = {}
 
     @property
@@ -82,28 +81,26 @@ class EagerStep:
         return self._state
 
     def prepare(self) -> None:
-        """Takes the memory of copies and writes to all of it: done beside callers, it made some of them run dry."""
+        """Takes the memory to gather in and writes to all of it: done beside callers, it made some of them run dry."""
         if self._most > 1:
             with torch.inference_mode():
-                index = torch.arange(self._most, device=self._state.offset.device)
-                self._room_for(self._most).take(index, self._state, lead=False)
+                self._room_for(self._most).gathered(range(self._most), self._state, lead=False)
 
     def run(self, lanes: Sequence[int], *, lead: bool, greedy: bool) -> None:
         start, stop = min(lanes), max(lanes) + 1
         with torch.inference_mode():
-            if stop - start <= DENSE * len(lanes):
+            if stop - start == len(lanes):
                 self._step.run(self._span(start, stop), lead=lead, greedy=greedy)
                 return
-            index = torch.tensor(sorted(lanes), device=self._state.offset.device)
-            copy = self._room_for(len(lanes))
-            copy.take(index, self._state, lead=lead)
+            order = sorted(lanes)
+            copy = self._room_for(len(lanes)).gathered(order, self._state, lead=lead)
             self._step.run(copy, lead=lead, greedy=greedy)
-            self._state.put(index, copy, lead=lead)
+            self._state.put(torch.tensor(order, device=self._state.offset.device), copy, lead=lead)
 
     def _room_for(self, lanes: int) -> LaneTensors:
-        """Memory for a copy of so many lanes: views of one that holds the most."""
+        """Memory to gather so many lanes in: views of one that holds the most."""
         if self._most not in self._rooms:
-            self._rooms[self._most] = self._state.room(self._most, self._step.codec.initial_state(self._most))
+            self._rooms[self._most] = self._state.room(self._most)
         if lanes not in self._rooms:
             self._rooms[lanes] = self._rooms[self._most].span(0, lanes)
         return self._rooms[lanes]

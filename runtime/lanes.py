@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runtime.model.codec import Codec, CodecState
+from runtime.model.rows import Rows
 from runtime.model_config import ModelConfig
 
 NOT_FORCED = -2  # in `forced`: the model chooses this code
@@ -51,7 +52,8 @@ class LaneTensors:
     text: Tensor  # [B]: the last text token
     audio: Tensor  # [B, n_q]: the last codes
     history: Tensor  # [B, K, max_delay + 1]: codes of the last steps, this one last
-    caches: list[Tensor]  # per layer [R, C, 2, H, E]
+    rows: Rows  # which rows of the caches are these lanes'
+    caches: list[Tensor]  # per layer [all R, C, 2, H, E]: every lane's, whichever these are
     codec: CodecState
     # Out: valid until the next step.
     asked: Tensor  # [B] bool: the model asked for the next word
@@ -75,12 +77,12 @@ class LaneTensors:
             **{name: getattr(self, name)[start:stop] for name in (*INPUTS, *MOVED)},
             condition=self.condition[rows],
             crosses=[c[:, rows] for c in self.crosses],
-            caches=[c[rows] for c in self.caches],
+            rows=self.rows.span(rows.start, rows.stop),
             codec=self.codec.span(start, stop),
         )
 
-    def room(self, lanes: int, codec: CodecState) -> LaneTensors:
-        """Memory for a copy of so many lanes; codec: a state of as many. What it holds means nothing."""
+    def room(self, lanes: int) -> LaneTensors:
+        """Memory for a gathering of so many lanes; what it holds means nothing."""
         rows = lanes * self.ways
         like: dict[str, Any] = {name: _like(getattr(self, name), lanes) for name in (*INPUTS, *MOVED)}
         return replace(
@@ -88,40 +90,35 @@ class LaneTensors:
             **like,
             condition=_like(self.condition, rows),
             crosses=[_like(c, rows, dim=1) for c in self.crosses],
-            caches=[_like(c, rows) for c in self.caches],
-            codec=codec,
+            rows=Rows.of(range(rows), self.offset.device),
+            codec=self.codec.room(lanes),
         )
 
-    def take(self, lanes: Tensor, source: LaneTensors, *, lead: bool) -> None:
-        """Becomes a copy of the lanes (indices [B]) of `source`; what a lead step does not touch is left out."""
-        rows = self._rows(lanes)
+    def gathered(self, lanes: Sequence[int], source: LaneTensors, *, lead: bool) -> LaneTensors:
+        """Some lanes of `source`, in this memory but for what is large: that stays where it is.
+
+        What a lead step does not touch is left out.
+        """
+        places = Rows.of(lanes, self.offset.device)
+        index, rows = places.index, places if self.ways == 1 else Rows.of(_each(lanes, self.ways), self.offset.device)
         for name in (*INPUTS, *MOVED):
-            torch.index_select(getattr(source, name), 0, lanes, out=getattr(self, name))
-        torch.index_select(source.condition, 0, rows, out=self.condition)
+            torch.index_select(getattr(source, name), 0, index, out=getattr(self, name))
+        torch.index_select(source.condition, 0, rows.index, out=self.condition)
         for cross, held in zip(self.crosses, source.crosses, strict=True):
-            torch.index_select(held, 1, rows, out=cross)
-        for cache, kept in zip(self.caches, source.caches, strict=True):
-            torch.index_select(kept, 0, rows, out=cache)
-        if not lead:
-            self.codec.take(lanes, source.codec)
+            torch.index_select(held, 1, rows.index, out=cross)
+        codec = self.codec if lead else self.codec.gathered(places, source.codec)
+        return replace(self, rows=rows, codec=codec)
 
     def put(self, lanes: Tensor, moved: LaneTensors, *, lead: bool) -> None:
-        """Takes back what a step has changed in such a copy; of the caches that is the position before `offset`."""
-        rows = self._rows(lanes)
+        """Takes back what a step has changed in such a gathering."""
         for name in MOVED:
             getattr(self, name).index_copy_(0, lanes, getattr(moved, name))
-        context, width = self.caches[0].shape[1], self.caches[0][0, 0].numel()
-        last = ((moved.offset - 1) % context).repeat_interleave(self.ways)
-        there, here = rows * context + last, torch.arange(len(rows), device=rows.device) * context + last
-        for cache, new in zip(self.caches, moved.caches, strict=True):
-            cache.view(-1, width).index_copy_(0, there, new.view(-1, width).index_select(0, here))
         if not lead:
             self.codec.put(lanes, moved.codec)
 
-    def _rows(self, lanes: Tensor) -> Tensor:
-        if self.ways == 1:
-            return lanes
-        return (lanes.unsqueeze(1) * self.ways + torch.arange(self.ways, device=lanes.device)).flatten()
+
+def _each(lanes: Sequence[int], ways: int) -> list[int]:
+    return [lane * ways + way for lane in lanes for way in range(ways)]
 
 
 def _like(tensor: Tensor, count: int, dim: int = 0) -> Tensor:
@@ -167,6 +164,7 @@ def allocate(
         ],
         offset=whole(lanes), text=whole(lanes), audio=whole(lanes, config.n_q),
         history=whole(lanes, codebooks, config.delays.max_delay + 1, fill=NOTHING),
+        rows=Rows.of(range(rows), device),
         caches=[torch.zeros(rows, config.context, 2, stack.heads, head, dtype=dtype, device=device) for _ in layers],
         codec=codec.initial_state(lanes),
         asked=torch.zeros(lanes, dtype=torch.bool, device=device), token=whole(lanes),

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from runtime.errors import CheckpointInvalid
+from runtime.model.rows import Rows
 
 # The checkpoint's codec config names its type; the published Mimi config has no such key.
 CODECS = {"mimi": "runtime.model.mimi", "spectral": "runtime.model.spectral"}
@@ -36,11 +37,14 @@ class CodecState(Protocol):
     def span(self, start: int, stop: int) -> CodecState:
         """The state of lanes start .. stop - 1 alone, sharing memory with this one."""
 
-    def take(self, lanes: Tensor, source: CodecState) -> None:
-        """Becomes a copy of the state of some lanes (indices [B]) of `source`, in that order, in its own memory."""
+    def room(self, lanes: int) -> CodecState:
+        """Memory for a gathering of so many lanes; what it holds means nothing."""
+
+    def gathered(self, lanes: Rows, source: CodecState) -> CodecState:
+        """Some lanes of `source`, in that order: copied into this state's memory, but for what is large."""
 
     def put(self, lanes: Tensor, taken: CodecState) -> None:
-        """Writes such a copy back."""
+        """Writes back what was copied so."""
 
 
 @runtime_checkable

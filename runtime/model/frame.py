@@ -63,10 +63,9 @@ class FrameStep:
         advance = s.advance
         own_first, own_second = self._split(s.text)
         rows = self._rows(s, own_first, own_second)
-        every = torch.arange(rows.shape[0], device=rows.device)
         offset = each_way(s.offset, s.ways)
-        slot = every * config.context + offset % config.context
-        summary, text_logits = self.model.temporal.step(rows, s.condition, offset, slot, s.caches, s.crosses)
+        slot = s.rows.index * config.context + offset % config.context
+        summary, text_logits = self.model.temporal.step(rows, s.condition, offset, slot, s.caches, s.crosses, s.rows)
         # Guidance never touches the text: the null rows do not hear it.
         logits = text_logits[:: s.ways].float()
         logits[:, PAD] += s.bonus[:, 0]

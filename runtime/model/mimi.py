@@ -10,7 +10,7 @@ multiplications a frame and cost 67 MB and a third of a second of a cold start.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,11 +19,12 @@ from torch import Tensor
 
 from runtime.errors import CheckpointInvalid
 from runtime.model.codec import CodecState
+from runtime.model.matrices import Product
 from runtime.model.mimi_config import MimiConfig, parse_mimi_config
 from runtime.model.mimi_encoder import MimiEncoder
-from runtime.model.mimi_placed import FrameCalls, Latents
 from runtime.model.mimi_transformer import Transformer
 from runtime.model.mimi_weights import checked, code_tables, decoder_names, on_device
+from runtime.model.rows import Rows
 from runtime.model.seanet import decoder_layers, run_layers
 from runtime.model.seanet_pieces import Pieces
 from runtime.model.streamconv import StreamUpsampleDepthwise, TailList
@@ -34,10 +35,9 @@ class MimiState:
     """All that the decoder carries: rows of every convolution, the ring of keys and values, each lane's position."""
 
     tails: Tensor  # [B, floats]
-    ring: Tensor  # [L, 2, B, H, N, D]
+    ring: Tensor  # [L, 2, all B, H, N, D]: every lane's, whichever these are
     offset: Tensor  # [B]
-    steps: int  # that a frame adds to the ring
-    calls: list[FrameCalls] = field(default_factory=list, compare=False)  # an eager step's, from its first frame on
+    rows: Rows  # which lanes of the ring these are
 
     def reset(self, lanes: Tensor) -> None:
         """Starts the masked lanes anew. The ring is left as it is: no slot is seen before it is written again."""
@@ -49,26 +49,25 @@ class MimiState:
 
     def span(self, start: int, stop: int) -> MimiState:
         """Lanes start .. stop - 1, sharing memory with this state."""
-        return MimiState(self.tails[start:stop], self.ring[:, :, start:stop], self.offset[start:stop], self.steps)
+        return MimiState(self.tails[start:stop], self.ring, self.offset[start:stop], self.rows.span(start, stop))
 
-    def take(self, lanes: Tensor, source: CodecState) -> None:
-        """Becomes a copy of some lanes' state."""
-        for dim, own, held in zip((0, 2, 0), self.tensors(), source.tensors(), strict=True):
-            torch.index_select(held, dim, lanes, out=own)
+    def room(self, lanes: int) -> MimiState:
+        """Memory for a gathering of so many lanes; what it holds means nothing."""
+        tails, offset = (t.new_empty(lanes, *t.shape[1:]) for t in (self.tails, self.offset))
+        return MimiState(tails, self.ring, offset, Rows.of(range(lanes), offset.device))
+
+    def gathered(self, lanes: Rows, source: CodecState) -> MimiState:
+        """Some lanes of `source`: the ring is its own, the rest a copy in this one's memory."""
+        assert isinstance(source, MimiState)
+        torch.index_select(source.tails, 0, lanes.index, out=self.tails)
+        torch.index_select(source.offset, 0, lanes.index, out=self.offset)
+        return MimiState(self.tails, source.ring, self.offset, lanes)
 
     def put(self, lanes: Tensor, taken: CodecState) -> None:
-        """Writes such a copy back after a frame: of its ring the last steps, all else there is as it was."""
+        """Writes such a copy back after a frame."""
         assert isinstance(taken, MimiState)
         self.tails.index_copy_(0, lanes, taken.tails)
         self.offset.index_copy_(0, lanes, taken.offset)
-        heads, slots, width = self.ring.shape[3:]
-        last = (taken.offset[:, None, None] - torch.arange(1, self.steps + 1, device=lanes.device)) % slots
-        # A slot of a head of a lane is row (lane * H + head) * N + slot.
-        head, own = torch.arange(heads, device=lanes.device)[:, None], torch.arange(len(lanes), device=lanes.device)
-        there, here = (((n[:, None, None] * heads + head) * slots + last).flatten() for n in (lanes, own))
-        both = 2 * self.ring.shape[0]  # layers' keys and values
-        new = taken.ring.view(both, -1, width).index_select(1, here)
-        self.ring.view(both, -1, width).index_copy_(1, there, new)
 
 
 class Mimi:
@@ -84,23 +83,19 @@ class Mimi:
         self._tables = code_tables(w, config, n_q).flatten(0, 1)  # [K * card, codebook_dim]
         self._first = torch.arange(n_q, device=device) * config.card
         projections = [w[f"quantizer.{b}.output_proj.weight"][..., 0] for b in ("rvq_first", "rvq_rest")]
-        self._project = torch.cat(projections, 1)
+        self._project = Product(torch.cat(projections, 1), None, is_steady=is_steady)
         tails = TailList(is_steady=is_steady)
         self._up = StreamUpsampleDepthwise(
             w["upsample.convtr.convtr.convtr.weight"], tails, stride=config.resample_stride
         )
         # As many slots as the context, as in the public package: where a frame brings two steps, the first of them
         # sees one step less than the context once the ring is full. Its sound is what we have to match.
-        self._transformer = Transformer(w, "decoder", config, slots=config.context, device=device)
+        self._transformer = Transformer(
+            w, "decoder", config, slots=config.context, device=device, is_steady=is_steady
+        )
         self._layers = decoder_layers(w, config, tails)
         self._steps = config.resample_stride
-        self._latents, self._pieces = None, None
-        if is_steady:
-            self._pieces = Pieces(self._layers, self._steps)
-            self._latents = Latents(
-                w, config, self._transformer.rotation, slots=config.context, table=self._tables, first=self._first,
-                project=self._project, up=self._up,
-            )  # fmt: skip
+        self._pieces = Pieces(self._layers, self._steps) if is_steady else None
         self._tails = tails
         self._encoder: MimiEncoder | None = None
 
@@ -108,20 +103,18 @@ class Mimi:
         zero = torch.zeros((), device=self._device)
         offset = torch.zeros(lanes, dtype=torch.int64, device=self._device)
         ring = self._transformer.ring(lanes, zero)
-        return MimiState(self._tails.zeros(lanes, zero), ring, offset, self._steps)
+        return MimiState(self._tails.zeros(lanes, zero), ring, offset, Rows.of(range(lanes), self._device))
 
     @torch.no_grad()
     def decode_step(self, codes: Tensor, state: MimiState, exec_mask: Tensor) -> Tensor:
         """One frame, see the port. Codes out of range are clamped: lanes that wait may hold -1."""
-        if self._latents is not None and self._pieces is not None:
-            if not state.calls:
-                state.calls.append(FrameCalls(self._latents, state.tails, state.ring, state.offset))
-            return self._pieces(state.calls[0](codes, exec_mask), state.tails, exec_mask[:, None])
         keep = exec_mask[:, None, None]
         rows = F.embedding(codes.clamp(0, self.card - 1) + self._first, self._tables)  # [B, K, codebook_dim]
         both = torch.cat([rows[:, 0], rows[:, 1:].sum(1)], -1)
-        latent = self._up(F.linear(both, self._project)[:, None], state.tails, keep)
-        latent = self._transformer(latent, state.ring, state.offset, exec_mask)
+        latent = self._up(self._project(both)[:, None], state.tails, keep)
+        latent = self._transformer(latent, state.ring, state.offset, exec_mask, state.rows)
+        if self._pieces is not None:
+            return self._pieces(latent, state.tails, exec_mask[:, None])
         tails = self._tails.split(state.tails)
         return run_layers(self._layers, latent, tails, keep)[..., 0]
 

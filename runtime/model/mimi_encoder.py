@@ -16,6 +16,7 @@ from torch import Tensor
 from runtime.model.mimi_config import MimiConfig
 from runtime.model.mimi_transformer import Transformer
 from runtime.model.mimi_weights import code_tables, encoder_names, on_device
+from runtime.model.rows import Rows
 from runtime.model.seanet import encoder_layers, run_layers
 from runtime.model.streamconv import StreamConv, TailList
 
@@ -30,6 +31,7 @@ class EncoderState:
     tails: Tensor  # [B, floats]
     ring: Tensor
     offset: Tensor
+    rows: Rows
 
 
 class MimiEncoder:
@@ -53,7 +55,8 @@ class MimiEncoder:
     def initial_state(self, lanes: int) -> EncoderState:
         zero = torch.zeros((), device=self._device)
         offset = torch.zeros(lanes, dtype=torch.int64, device=self._device)
-        return EncoderState(self._tails.zeros(lanes, zero), self._transformer.ring(lanes, zero), offset)
+        rows = Rows.of(range(lanes), self._device)
+        return EncoderState(self._tails.zeros(lanes, zero), self._transformer.ring(lanes, zero), offset, rows)
 
     @torch.no_grad()
     def encode_step(self, pcm: Tensor, state: EncoderState, exec_mask: Tensor) -> Tensor:
@@ -62,7 +65,7 @@ class MimiEncoder:
         begins = (keep & (state.offset == 0)[:, None, None]).expand(-1, 1, 1)
         tails = self._tails.split(state.tails)
         latent = run_layers(self._layers, pcm[..., None], tails, keep)
-        latent = self._transformer(latent, state.ring, state.offset, exec_mask)
+        latent = self._transformer(latent, state.ring, state.offset, exec_mask, state.rows)
         # Before its first step a lane has, to the last convolution, always been what that step is.
         before = tails[self._down.tail.slot]
         before.copy_(torch.where(begins, latent[:, :1], before))

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from runtime.errors import CheckpointInvalid
 from runtime.model.codec import CodecState
+from runtime.model.rows import Rows
 
 SAMPLE_RATE, FRAME_SAMPLES = 24000, 1920
 ROWS, HOP, WINDOW = 8, 240, 960
@@ -64,10 +65,16 @@ class SpectralState:
         rows, pulses, sound, phase, frame = (t[start:stop] for t in self.tensors())
         return SpectralState(rows, pulses, sound, phase, frame, self.silence)
 
-    def take(self, lanes: Tensor, source: CodecState) -> None:
+    def room(self, lanes: int) -> SpectralState:
+        """Memory for a gathering of so many lanes; what it holds means nothing."""
+        rows, pulses, sound, phase, frame = (t.new_empty(lanes, *t.shape[1:]) for t in self.tensors())
+        return SpectralState(rows, pulses, sound, phase, frame, self.silence)
+
+    def gathered(self, lanes: Rows, source: CodecState) -> SpectralState:
         """Becomes a copy of some lanes' state."""
         for own, held in zip(self.tensors(), source.tensors(), strict=True):
-            torch.index_select(held, 0, lanes, out=own)
+            torch.index_select(held, 0, lanes.index, out=own)
+        return self
 
     def put(self, lanes: Tensor, taken: CodecState) -> None:
         """Writes such a copy back."""

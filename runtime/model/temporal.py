@@ -15,6 +15,7 @@ from torch import Tensor
 
 from runtime.model.layers import GatedMlp, RmsNorm, Rope, attend, rotate
 from runtime.model.matrices import Matrix, linear, padded, project_add, rows_wanted
+from runtime.model.rows import Rows, attend_rows
 
 
 @dataclass(slots=True)
@@ -80,6 +81,7 @@ class Temporal:
         slot: Tensor,
         caches: Sequence[Tensor],
         crosses: Sequence[Tensor],
+        held: Rows,
     ) -> tuple[Tensor, Tensor]:
         """Summary [R, D] and text logits [R, V].
 
@@ -94,7 +96,7 @@ class Temporal:
         seen = (self.slots <= offset.unsqueeze(-1)).view(-1, 1, 1, self.context)
         mask = torch.where(seen, 0.0, float("-inf")).to(x.dtype)
         for index, layer in enumerate(self.layers):
-            x = self._attend_past(x, layer, cos, sin, slot, caches[index], mask)
+            x = self._attend_past(x, layer, cos, sin, slot, caches[index], mask, held)
             if layer.cross is not None:
                 x = self._attend_voice(x, layer.cross, crosses[index])
             x = layer.mlp.add_to(x, layer.norm2(x))
@@ -102,14 +104,16 @@ class Temporal:
         return summary[:count], linear(summary, self.w_text)[:count]
 
     def _attend_past(
-        self, x: Tensor, layer: TemporalLayer, cos: Tensor, sin: Tensor, slot: Tensor, cache: Tensor, mask: Tensor
+        self, x: Tensor, layer: TemporalLayer, cos: Tensor, sin: Tensor, slot: Tensor, cache: Tensor, mask: Tensor,
+        held: Rows,
     ) -> Tensor:
         qkv = linear(layer.norm1(x), layer.w_qkv)[: len(slot)].view(-1, 3 * self.heads, self.head_dim)
         turned = rotate(qkv[:, : 2 * self.heads], cos, sin)
         written = torch.cat((turned[:, self.heads :], qkv[:, 2 * self.heads :]), dim=1)
         cache.view(-1, 2 * self.dim).index_copy_(0, slot, written.view(-1, 2 * self.dim))
         keys, values = cache.transpose(1, 3).unbind(2)
-        return project_add(x, padded(attend(turned[:, : self.heads], keys, values, mask), len(x)), layer.w_out)
+        mixed = attend_rows(turned[:, : self.heads].unsqueeze(2), keys, values, mask, held).flatten(1)
+        return project_add(x, padded(mixed, len(x)), layer.w_out)
 
     def _attend_voice(self, x: Tensor, cross: CrossAttention, keys_values: Tensor) -> Tensor:
         normed = F.layer_norm(x, (self.dim,), cross.norm_weight, cross.norm_bias, 1e-5)

@@ -20,6 +20,7 @@ from runtime.graphs import EagerStep, MakeRunner
 from runtime.make_checkpoint import random_tensors, raw_config
 from runtime.model import layout
 from runtime.model.codec import CodecState
+from runtime.model.rows import Rows
 from runtime.port import Entry, FrameOut, LaneState, StreamSpec
 from runtime.voices import Voices
 
@@ -37,8 +38,12 @@ class CountingState:
     def span(self, start: int, stop: int) -> CountingState:
         return CountingState(self.frames[start:stop])
 
-    def take(self, lanes: Tensor, source: CodecState) -> None:
-        torch.index_select(next(source.tensors()), 0, lanes, out=self.frames)
+    def room(self, lanes: int) -> CountingState:
+        return CountingState(self.frames.new_empty(lanes))
+
+    def gathered(self, lanes: Rows, source: CodecState) -> CountingState:
+        torch.index_select(next(source.tensors()), 0, lanes.index, out=self.frames)
+        return self
 
     def put(self, lanes: Tensor, taken: CodecState) -> None:
         self.frames.index_copy_(0, lanes, next(taken.tensors()))
