@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from runtime.graphs import MakeRunner
 from runtime.lanes import INTS_BEFORE_FORCED, NOT_FORCED, HostInputs, allocate, restart, set_rows
 from runtime.model.codec import Codec
 from runtime.model.frame import FrameStep
+from runtime.model.hearing import Voice
 from runtime.model.layout import SpeechModel
 from runtime.model.sampling import Noise, limit_top_k
 from runtime.model_config import CFG_MAX, TEMP_MAX
@@ -35,6 +37,7 @@ BONUS_MAX, PADDING_MAX = 20.0, 1000
 # Called after each step with (lane, step, text token, codes [K]): what `tts say --dump` records.
 Trace = Callable[[int, int, int, NDArray[np.int64]], None]
 Prompt = NDArray[np.int64]  # [P, K]: the codes of a voice prompt
+Mixes = tuple[tuple[Part, ...], ...]  # what a stream speaks with; of nobody, what it is guided away from
 
 
 class Prompts(Protocol):
@@ -87,13 +90,14 @@ class SpeechEngine:
         state = allocate(
             config, codec, lanes=lanes, ways=self._ways, codebooks=model.depth.codebooks, top_k=TOP_K,
             text_top_k=TEXT_TOP_K, voice_positions=SPEAKERS_MAX * voices.positions, dtype=model.dtype,
-            device=model.device,
+            device=model.device, shares_voices=model.is_steady,
         )  # fmt: skip
         self._runner = make_runner(FrameStep(model, codec), state)
         self._state, self._host = state, HostInputs(state)
         self._patience = config.lookahead if patience is None else min(patience, config.lookahead)
         self._streams: list[_Stream | None] = [None] * lanes
-        self._cross: dict[tuple[tuple[Part, ...], ...], list[torch.Tensor]] = {}
+        self._heard: WeakValueDictionary[Mixes, Voice] = WeakValueDictionary()  # each voice that is kept or spoken with
+        self._kept: dict[Mixes, Voice] = {}
 
     # What there is
 
@@ -174,6 +178,8 @@ class SpeechEngine:
     def close(self, lane: int) -> None:
         self._streams[lane] = None
         self._host.ints[lane, 0] = 0
+        for way in range(self._ways):
+            self._state.hearing.hear(lane * self._ways + way, None)
 
     def state(self, lane: int) -> LaneState:
         stream = self._streams[lane]
@@ -286,8 +292,10 @@ class SpeechEngine:
         conditioning = self._model.conditioning
         added = [conditioning.added(given), conditioning.added({})]
         set_rows(state.condition, lane, self._ways, [torch.zeros(()) if a is None else a for a in added])
-        for layer, both in enumerate(self._voice(tuple(mixes))):
-            set_rows(state.crosses[layer], lane, self._ways, both, dim=1)
+        if config.cross_attention:
+            heard = [self._voice(source) for source in (tuple(mixes), ())[: self._ways]]
+            for way, voice in enumerate(heard):
+                state.hearing.hear(lane * self._ways + way, voice)
         self._host.ints[lane, INTS_BEFORE_FORCED:] = NOT_FORCED
 
     def _strength(self, asked: float | None) -> tuple[float, dict[str, str]]:
@@ -306,29 +314,27 @@ class SpeechEngine:
             raise SpecInvalid("cfg", f"must be one of {', '.join(str(v) for v in values)}, is {cfg}")
         return 1.0, {**given, "cfg": format(cfg, ".1f")}
 
-    def _voice(self, mixes: tuple[tuple[Part, ...], ...]) -> list[list[torch.Tensor]]:
-        """Per layer, the keys and values [2, H, S, E] of the voice's source and of the source without a voice."""
-        if not self.config.cross_attention:
-            return []
-        sources = [mixes, ()][: self._ways]
-        made = [self._cross.get(source) or self._attended(source) for source in sources]
-        for source, layers in zip(sources, made, strict=True):
-            self._cross.pop(source, None)
-            self._cross[source] = layers
-        while len(self._cross) > VOICES_KEPT:
-            self._cross.pop(next(iter(self._cross)))
-        return [list(rows) for rows in zip(*made, strict=True)]
+    def _voice(self, mixes: Mixes) -> Voice:
+        """What rows attend to who hear these voices. One that is spoken with is never made a second time."""
+        voice = self._heard.get(mixes) or self._attended(mixes)
+        self._heard[mixes] = voice
+        self._kept.pop(mixes, None)
+        self._kept[mixes] = voice
+        if len(self._kept) > VOICES_KEPT:
+            self._kept.pop(next(iter(self._kept)))
+        return voice
 
-    def _attended(self, mixes: tuple[tuple[Part, ...], ...]) -> list[torch.Tensor]:
+    def _attended(self, mixes: Mixes) -> Voice:
         voices = [self._voices.embedding(mix) for mix in mixes]
         source = self._model.conditioning.attended(voices, self._voices.positions)
         assert source is not None
         source = source.to(self._model.dtype)
-        heads = self.config.temporal.heads
-        return [layer.cross.keys_values(source, heads) for layer in self._model.temporal.layers if layer.cross]
+        heads, layers = self.config.temporal.heads, self._model.temporal.layers
+        return self._state.hearing.voice([at.cross.keys_values(source, heads) for at in layers if at.cross])
 
 
-VOICES_KEPT = 4  # voices whose keys and values are kept: 164 MB each at full size in float32
+# Voices whose keys and values are kept though nobody speaks with them: 164 MB each at full size in float32.
+VOICES_KEPT = 4
 
 
 def _bounded(setting: str, value: float, low: float, high: float) -> float:

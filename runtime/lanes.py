@@ -4,7 +4,7 @@ A *span* of lanes is a view of the same memory: a step over few lanes costs litt
 graph of any *bucket*, the span from lane 0 on, finds its state where it was captured. Lanes that are no span can be
 taken out as a copy and put back.
 Shapes: B lanes, W rows per lane (1; 2 with guidance: own row, null row), R = B W rows, K codebooks, C context,
-H heads, E head width, D width, S voice positions, P samples per frame.
+H heads, E head width, D width, P samples per frame.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runtime.model.codec import Codec, CodecState
+from runtime.model.hearing import Hearing, OwnVoices, shared_voices
 from runtime.model.rows import Rows
 from runtime.model_config import ModelConfig
 
@@ -46,7 +47,7 @@ class LaneTensors:
     guidance: Tensor  # [B, 1]
     masked_until: Tensor  # [B]: null rows hear nothing of a voice prompt up to here; -1: they hear all
     condition: Tensor  # [R, D]
-    crosses: list[Tensor]  # per layer [2, R, H, S, E]
+    hearing: Hearing  # of the R rows
     # State: read and written by a step.
     offset: Tensor  # [B] int64
     text: Tensor  # [B]: the last text token
@@ -76,7 +77,7 @@ class LaneTensors:
             self,
             **{name: getattr(self, name)[start:stop] for name in (*INPUTS, *MOVED)},
             condition=self.condition[rows],
-            crosses=[c[:, rows] for c in self.crosses],
+            hearing=self.hearing.span(rows.start, rows.stop),
             rows=self.rows.span(rows.start, rows.stop),
             codec=self.codec.span(start, stop),
         )
@@ -89,7 +90,7 @@ class LaneTensors:
             self,
             **like,
             condition=_like(self.condition, rows),
-            crosses=[_like(c, rows, dim=1) for c in self.crosses],
+            hearing=self.hearing.room(rows),
             rows=Rows.of(range(rows), self.offset.device),
             codec=self.codec.room(lanes),
         )
@@ -104,10 +105,9 @@ class LaneTensors:
         for name in (*INPUTS, *MOVED):
             torch.index_select(getattr(source, name), 0, index, out=getattr(self, name))
         torch.index_select(source.condition, 0, rows.index, out=self.condition)
-        for cross, held in zip(self.crosses, source.crosses, strict=True):
-            torch.index_select(held, 1, rows.index, out=cross)
+        hearing = self.hearing.gathered(rows, source.hearing)
         codec = self.codec if lead else self.codec.gathered(places, source.codec)
-        return replace(self, rows=rows, codec=codec)
+        return replace(self, hearing=hearing, rows=rows, codec=codec)
 
     def put(self, lanes: Tensor, moved: LaneTensors, *, lead: bool) -> None:
         """Takes back what a step has changed in such a gathering."""
@@ -121,9 +121,9 @@ def _each(lanes: Sequence[int], ways: int) -> list[int]:
     return [lane * ways + way for lane in lanes for way in range(ways)]
 
 
-def _like(tensor: Tensor, count: int, dim: int = 0) -> Tensor:
-    """Memory for a tensor of that kind, with so many in one dimension."""
-    return tensor.new_empty((*tensor.shape[:dim], count, *tensor.shape[dim + 1 :]))
+def _like(tensor: Tensor, count: int) -> Tensor:
+    """Memory for a tensor of that kind, with so many rows."""
+    return tensor.new_empty((count, *tensor.shape[1:]))
 
 
 def allocate(
@@ -138,8 +138,9 @@ def allocate(
     voice_positions: int,
     dtype: torch.dtype,
     device: torch.device,
+    shares_voices: bool = False,
 ) -> LaneTensors:
-    """Fresh buffers for `lanes` lanes."""
+    """Fresh buffers for `lanes` lanes. shares_voices: rows that hear one voice share it; see hearing.py."""
     rows, stack = lanes * ways, config.temporal
     head = stack.dim // stack.heads
 
@@ -150,6 +151,13 @@ def allocate(
         return torch.zeros(shape, dtype=torch.float32, device=device)
 
     layers = range(stack.layers)
+    hearing: Hearing
+    if shares_voices and config.cross_attention:
+        hearing = shared_voices(rows, heads=stack.heads, positions=voice_positions, width=head, dtype=dtype)
+    else:
+        voice = (2, rows, stack.heads, voice_positions, head)
+        attending = layers if config.cross_attention else ()
+        hearing = OwnVoices([torch.zeros(voice, dtype=dtype, device=device) for _ in attending])
     return LaneTensors(
         ways=ways,
         ints=whole(lanes, INTS_BEFORE_FORCED + codebooks),
@@ -158,10 +166,7 @@ def allocate(
         temp=single(lanes, 1), text_temp=single(lanes, 1), bonus=single(lanes, 1), guidance=single(lanes, 1),
         masked_until=whole(lanes, fill=-1),
         condition=torch.zeros(rows, stack.dim, dtype=dtype, device=device),
-        crosses=[
-            torch.zeros(2, rows, stack.heads, voice_positions, head, dtype=dtype, device=device)
-            for _ in (layers if config.cross_attention else ())
-        ],
+        hearing=hearing,
         offset=whole(lanes), text=whole(lanes), audio=whole(lanes, config.n_q),
         history=whole(lanes, codebooks, config.delays.max_delay + 1, fill=NOTHING),
         rows=Rows.of(range(rows), device),
@@ -209,7 +214,7 @@ class HostInputs:
             device.copy_(host, non_blocking=True)
 
 
-def set_rows(target: Tensor, lane: int, ways: int, rows: Sequence[Tensor], dim: int = 0) -> None:
-    """Writes one lane's rows (own, and null with guidance) into a buffer whose dimension `dim` counts rows."""
+def set_rows(target: Tensor, lane: int, ways: int, rows: Sequence[Tensor]) -> None:
+    """Writes one lane's rows (own, and null with guidance) into a buffer of rows."""
     for way in range(ways):
-        target.select(dim, lane * ways + way).copy_(rows[way])
+        target[lane * ways + way].copy_(rows[way])

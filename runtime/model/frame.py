@@ -65,7 +65,7 @@ class FrameStep:
         rows = self._rows(s, own_first, own_second)
         offset = each_way(s.offset, s.ways)
         slot = s.rows.index * config.context + offset % config.context
-        summary, text_logits = self.model.temporal.step(rows, s.condition, offset, slot, s.caches, s.crosses, s.rows)
+        summary, text_logits = self.model.temporal.step(rows, s.condition, offset, slot, s.caches, s.hearing, s.rows)
         # Guidance never touches the text: the null rows do not hear it.
         logits = text_logits[:: s.ways].float()
         logits[:, PAD] += s.bonus[:, 0]

@@ -13,14 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.model.layers import GatedMlp, RmsNorm, Rope, attend, rotate
+from runtime.model.hearing import Hearing
+from runtime.model.layers import GatedMlp, RmsNorm, Rope, rotate
 from runtime.model.matrices import Matrix, linear, padded, project_add, rows_wanted
 from runtime.model.rows import Rows, attend_rows
 
 
 @dataclass(slots=True)
 class CrossAttention:
-    """Attention to the voice. Keys and values are made once per stream, by `keys_values`."""
+    """Attention to the voice. Keys and values are made once per voice, by `keys_values`; see hearing.py."""
 
     norm_weight: Tensor  # [D]
     norm_bias: Tensor  # [D]
@@ -80,14 +81,14 @@ class Temporal:
         offset: Tensor,
         slot: Tensor,
         caches: Sequence[Tensor],
-        crosses: Sequence[Tensor],
+        hearing: Hearing,
         held: Rows,
     ) -> tuple[Tensor, Tensor]:
         """Summary [R, D] and text logits [R, V].
 
         rows: [R, N] indexes into `table`. condition: [R, D], added to the input. offset: [R], each row's position.
         slot: [R], where its keys go in a cache seen as [R * C, 2 D]: row * C + offset % C. caches: one per layer,
-        [R, C, 2, H, E], written in place. crosses: one per layer, [2, R, H, S, E], or none.
+        [R, C, 2, H, E], written in place. hearing: of the rows; a model without cross-attention never asks it.
         A row that must not advance may be computed along: it writes where its own next step will write again.
         """
         count = rows.shape[0]
@@ -98,7 +99,7 @@ class Temporal:
         for index, layer in enumerate(self.layers):
             x = self._attend_past(x, layer, cos, sin, slot, caches[index], mask, held)
             if layer.cross is not None:
-                x = self._attend_voice(x, layer.cross, crosses[index])
+                x = self._attend_voice(x, layer.cross, index, hearing)
             x = layer.mlp.add_to(x, layer.norm2(x))
         summary = self.out_norm(x)
         return summary[:count], linear(summary, self.w_text)[:count]
@@ -115,8 +116,7 @@ class Temporal:
         mixed = attend_rows(turned[:, : self.heads].unsqueeze(2), keys, values, mask, held).flatten(1)
         return project_add(x, padded(mixed, len(x)), layer.w_out)
 
-    def _attend_voice(self, x: Tensor, cross: CrossAttention, keys_values: Tensor) -> Tensor:
+    def _attend_voice(self, x: Tensor, cross: CrossAttention, layer: int, hearing: Hearing) -> Tensor:
         normed = F.layer_norm(x, (self.dim,), cross.norm_weight, cross.norm_bias, 1e-5)
-        keys, values = keys_values
-        query = linear(normed, cross.w_query)[: len(keys)].view(-1, self.heads, self.head_dim)
-        return project_add(x, padded(attend(query, keys, values, None), len(x)), cross.w_out)
+        query = linear(normed, cross.w_query).view(-1, self.heads, self.head_dim)
+        return project_add(x, padded(hearing.attend(layer, query), len(x)), cross.w_out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,14 @@ import pytest
 
 from runtime import checkpoint
 from runtime.config import ModelSettings
-from runtime.engine import SpeechEngine
+from runtime.engine import VOICES_KEPT, SpeechEngine
 from runtime.errors import NameUnknown, NoFreeLane, SpecInvalid, StreamClosed
 from runtime.make_checkpoint import raw_config
 from runtime.port import FrameOut, LaneState, StreamSpec
 from tests.runtime.models import TEXT, entries_of, run_out, small_engine, sound, speak
 
 DEMO = Path(__file__).resolve().parents[2] / "voices" / "demo"
+Voices = tuple[str, ...]  # of one stream
 GREEDY = StreamSpec(temp=0, text_temp=0)
 DRAWN = StreamSpec(temp=0.7, text_temp=0.7, seed=11)
 
@@ -130,13 +132,19 @@ def test_any_lane_and_batch_size_give_the_same_codes(tmp_path: Path, spec: Strea
             engine.close(lane)
 
 
-def said_in_company(engine: SpeechEngine, neighbours: int, seed: int) -> np.ndarray:
-    """The bits of one stream's sound while others speak beside it, some of them leaving before it ends."""
+def said_in_company(
+    engine: SpeechEngine, neighbours: int, seed: int, spec: StreamSpec = DRAWN, others: Sequence[Voices] = ((),)
+) -> np.ndarray:
+    """The bits of one stream's sound while others speak beside it, some of them leaving before it ends.
+
+    others: the voices that they speak with, in turns.
+    """
     draws = random.Random(seed)
     before = draws.randint(0, neighbours)
-    lanes = [engine.open(replace(DRAWN, seed=n)) for n in range(before)]
-    mine = engine.open(DRAWN)
-    lanes += [engine.open(replace(DRAWN, seed=n)) for n in range(before, neighbours)]
+    specs = [replace(DRAWN, seed=n, voices=others[n % len(others)]) for n in range(neighbours)]
+    lanes = [engine.open(spec) for spec in specs[:before]]
+    mine = engine.open(spec)
+    lanes += [engine.open(spec) for spec in specs[before:]]
     for lane in (*lanes, mine):
         engine.feed(lane, entries_of(engine, TEXT if lane == mine else TEXT[lane:]))
         engine.end(lane)
@@ -162,6 +170,70 @@ def test_a_lane_has_the_same_bits_in_any_company(small_checkpoint: Path, voice: 
     alone = said_in_company(engine, 0, 0)
     for seed, neighbours in enumerate((1, 2, 3, 4, 8)):
         assert np.array_equal(alone, said_in_company(engine, neighbours, seed)), f"seed {seed}: {neighbours} neighbours"
+
+
+MANY: tuple[Voices, ...] = (("voice0",), ("voice1",), ("voice0:0.7+voice1:0.3",), ("voice1", "voice0"), ("voice1",) * 5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_whoever_else_speaks_with_whatever_voices_a_lane_has_the_same_bits(small_checkpoint: Path, dtype: str) -> None:
+    """Others with the same voice, all with another, several among each other, a voice that nobody else has."""
+    engine = checkpoint.start(ModelSettings(model=small_checkpoint, dtype=dtype, lanes=9, check_values=False))
+    for mine in MANY[:4]:
+        spec = replace(DRAWN, voices=mine)
+        alone = said_in_company(engine, 0, 0, spec)
+        for seed, others in enumerate(((mine,), MANY[1:2], MANY, MANY[4:])):
+            assert np.array_equal(alone, said_in_company(engine, 8 - seed, seed, spec, others)), (mine, others)
+
+
+def guided_by_two_ways(directory: Path, lanes: int) -> SpeechEngine:
+    """A model that attends to voices and was not trained with guidance: each step is also thought without a voice."""
+    raw = raw_config("small")
+    raw["conditioners"] = {name: raw["conditioners"][name] for name in raw["conditioners"] if name != "cfg"}
+    raw["fuser"] = {**raw["fuser"], "sum": ["control"]}
+    return small_engine(directory, lanes=lanes, raw=raw)
+
+
+def test_a_lane_that_is_guided_hears_its_voice_and_none_in_any_company(tmp_path: Path) -> None:
+    engine = guided_by_two_ways(tmp_path, lanes=9)
+    for mine, cfg in itertools.product(MANY[:3], (1.0, 2.5)):
+        spec = replace(DRAWN, voices=mine, cfg=cfg)
+        alone = said_in_company(engine, 0, 0, spec)
+        for seed, others in enumerate(((mine,), MANY, MANY[1:2])):
+            assert np.array_equal(alone, said_in_company(engine, 8 - seed, seed, spec, others)), (mine, cfg, others)
+    own, other = (sound(speak(engine, replace(GREEDY, voices=voices, cfg=2.5))) for voices in MANY[:2])
+    assert not np.array_equal(own, other)
+
+
+def test_a_voice_that_others_drove_out_goes_on_and_is_there_once(tmp_path: Path) -> None:
+    engine = small_engine(tmp_path, lanes=9)
+    spec = replace(DRAWN, voices=("voice0:0.9+voice1:0.1",))
+    alone = sound(speak(engine, spec))
+    lanes = [engine.open(spec)]
+    for share in range(2, 2 + 2 * VOICES_KEPT):
+        engine.close(engine.open(replace(spec, voices=(f"voice0:{share}+voice1:1.5",))))
+    assert len(engine._heard) == VOICES_KEPT + 1
+    heard = engine._heard[engine._voices.check(spec.voices)]
+    lanes.append(engine.open(spec))
+    assert engine._heard[engine._voices.check(spec.voices)] is heard
+    for lane in lanes:
+        engine.feed(lane, entries_of(engine, TEXT))
+        engine.end(lane)
+    frames = run_out(engine, lanes)
+    assert all(np.array_equal(alone, sound([f for f in frames if f.lane == lane])) for lane in lanes)
+
+
+def test_a_closed_lane_keeps_no_voice(tmp_path: Path) -> None:
+    engine = small_engine(tmp_path, lanes=7)
+    lanes = [engine.open(replace(DRAWN, voices=(f"voice0:{n + 1}+voice1:1.5",))) for n in range(7)]
+    for lane in lanes:
+        engine.feed(lane, entries_of(engine, TEXT))
+    for moving in (lanes, lanes[::3], lanes[2:5]):  # all, a copy of some, and a span
+        engine.step(moving, lead=True)
+    assert len(engine._heard) == 7
+    for lane in lanes:
+        engine.close(lane)
+    assert len(engine._heard) == VOICES_KEPT
 
 
 def test_the_noise_of_a_step_depends_on_seed_and_step_alone(tmp_path: Path) -> None:
