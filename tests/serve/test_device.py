@@ -35,6 +35,12 @@ def test_what_may_wait_waits_no_longer_than_its_bound_whatever_comes_after_it() 
     assert EASE_S <= now <= EASE_S + 0.02
 
 
+def test_the_parts_of_a_sound_are_heard_in_order_and_without_a_seam() -> None:
+    whole = np.arange(4000, dtype=np.float32)
+    assert np.array_equal(Sound(1, [whole[:1920], whole[1920:3840], whole[3840:]]).pcm, whole)
+    assert np.array_equal(Sound(1, [whole]).pcm, whole) and Sound(1, [whole, whole]).samples == 8000
+
+
 def test_a_device_that_rests_wakes_for_what_it_kept_back() -> None:
     outgoing = Outgoing()
     assert outgoing.due_at == math.inf, "nothing is kept"
