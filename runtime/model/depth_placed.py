@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -21,9 +21,9 @@ from torch import Tensor
 
 from runtime.model.depth import Choose, Depth, DepthLayer, DepthWeights, each_way
 from runtime.model.layers import WHOLE_VECTORS, RmsNorm
-from runtime.model.matrices import ROWS_MIN, Matrix, Placed, RowMatrix
+from runtime.model.matrices import ROWS_MIN, Matrix, RowMatrix
+from runtime.model.placed import Memory, Operation, Placed
 
-Operation = Callable[[], object]
 PLANS_KEPT = 64  # numbers of rows whose calls are kept: 0.2 MB each for a small model
 
 
@@ -84,19 +84,6 @@ def _after(norm: RmsNorm, matrix: Matrix) -> tuple[Matrix, Tensor | None]:
     if isinstance(matrix, RowMatrix):
         return RowMatrix(matrix.turned * norm.by_length.unsqueeze(1), matrix.bias), None
     return matrix, norm.by_length
-
-
-class Memory:
-    """Memory by name, finite from the start. Whoever asks for the same name shares it, unless it was too small."""
-
-    def __init__(self) -> None:
-        self._held: dict[str, Tensor] = {}
-
-    def __call__(self, name: str, *shape: int) -> Tensor:
-        count = math.prod(shape)
-        if name not in self._held or len(self._held[name]) < count:
-            self._held[name] = torch.zeros(1 << (count - 1).bit_length())
-        return self._held[name][:count].view(shape)
 
 
 class _Plan:

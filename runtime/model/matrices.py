@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -211,35 +211,6 @@ class Product:
         if isinstance(self.form, Tensor):
             return F.linear(x, self.form, self._bias)
         return self.form.times(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
-
-
-class Placed:
-    """A steady product that writes where it is told to: for memory that every step uses again."""
-
-    def __init__(self, form: Matrix) -> None:
-        assert isinstance(form, RowMatrix | PackedMatrix), "only steady matrices are placed"
-        self.width = form.turned.shape[1] if isinstance(form, RowMatrix) else form.values.shape[0]
-        """Columns of a product."""
-        self.bias = form.bias
-        self.ones = 0
-        """Columns of ones that `into` wants behind those of x: a bias that is a row of the matrix costs no pass."""
-        self._form, self._bare = form, replace(form, bias=None)
-        if isinstance(form, RowMatrix) and form.bias is not None:
-            whole = RowMatrix(torch.cat([form.turned, form.bias.unsqueeze(0)]), None)
-            if whole.is_steady():
-                self.ones, self._form = 1, whole
-
-    def into(self, x: Tensor, out: Tensor) -> Callable[[], object]:
-        """The call that writes the product of x [R, in + ones] to out [R, out]; R is at least ROWS_MIN."""
-        if isinstance(self._form, RowMatrix) and self._form.bias is None:
-            return partial(torch.mm, x, self._form.turned, out=out)
-        return lambda: out.copy_(self._form.times(x))
-
-    def onto(self, x: Tensor, out: Tensor) -> Callable[[], object]:
-        """The call that adds the product of x [R, in] without its bias to out [R, out]; R is at least ROWS_MIN."""
-        if isinstance(self._bare, RowMatrix):
-            return partial(torch.addmm, out, x, self._bare.turned, out=out)
-        return lambda: out.add_(self._bare.times(x))
 
 
 def _onednn() -> Any:

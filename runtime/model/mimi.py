@@ -10,7 +10,7 @@ multiplications a frame and cost 67 MB and a third of a second of a cold start.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from runtime.errors import CheckpointInvalid
 from runtime.model.codec import CodecState
-from runtime.model.matrices import Product
 from runtime.model.mimi_config import MimiConfig, parse_mimi_config
 from runtime.model.mimi_encoder import MimiEncoder
+from runtime.model.mimi_placed import FrameCalls, Latents
 from runtime.model.mimi_transformer import Transformer
 from runtime.model.mimi_weights import checked, code_tables, decoder_names, on_device
 from runtime.model.rows import Rows
@@ -38,6 +38,7 @@ class MimiState:
     ring: Tensor  # [L, 2, all B, H, N, D]: every lane's, whichever these are
     offset: Tensor  # [B]
     rows: Rows  # which lanes of the ring these are
+    calls: list[FrameCalls] = field(default_factory=list, compare=False)  # an eager step's, from its first frame on
 
     def reset(self, lanes: Tensor) -> None:
         """Starts the masked lanes anew. The ring is left as it is: no slot is seen before it is written again."""
@@ -61,7 +62,8 @@ class MimiState:
         assert isinstance(source, MimiState)
         torch.index_select(source.tails, 0, lanes.index, out=self.tails)
         torch.index_select(source.offset, 0, lanes.index, out=self.offset)
-        return MimiState(self.tails, source.ring, self.offset, lanes)
+        assert source.ring is self.ring, "room is made for the lanes of one ring"
+        return replace(self, rows=lanes)
 
     def put(self, lanes: Tensor, taken: CodecState) -> None:
         """Writes such a copy back after a frame."""
@@ -83,19 +85,23 @@ class Mimi:
         self._tables = code_tables(w, config, n_q).flatten(0, 1)  # [K * card, codebook_dim]
         self._first = torch.arange(n_q, device=device) * config.card
         projections = [w[f"quantizer.{b}.output_proj.weight"][..., 0] for b in ("rvq_first", "rvq_rest")]
-        self._project = Product(torch.cat(projections, 1), None, is_steady=is_steady)
+        self._project = torch.cat(projections, 1)
         tails = TailList(is_steady=is_steady)
         self._up = StreamUpsampleDepthwise(
             w["upsample.convtr.convtr.convtr.weight"], tails, stride=config.resample_stride
         )
         # As many slots as the context, as in the public package: where a frame brings two steps, the first of them
         # sees one step less than the context once the ring is full. Its sound is what we have to match.
-        self._transformer = Transformer(
-            w, "decoder", config, slots=config.context, device=device, is_steady=is_steady
-        )
+        self._transformer = Transformer(w, "decoder", config, slots=config.context, device=device)
         self._layers = decoder_layers(w, config, tails)
         self._steps = config.resample_stride
-        self._pieces = Pieces(self._layers, self._steps) if is_steady else None
+        self._latents, self._pieces = None, None
+        if is_steady:
+            self._pieces = Pieces(self._layers, self._steps)
+            self._latents = Latents(
+                w, config, self._transformer.rotation, slots=config.context, table=self._tables, first=self._first,
+                project=self._project, up=self._up,
+            )  # fmt: skip
         self._tails = tails
         self._encoder: MimiEncoder | None = None
 
@@ -108,13 +114,15 @@ class Mimi:
     @torch.no_grad()
     def decode_step(self, codes: Tensor, state: MimiState, exec_mask: Tensor) -> Tensor:
         """One frame, see the port. Codes out of range are clamped: lanes that wait may hold -1."""
+        if self._latents is not None and self._pieces is not None:
+            if not state.calls:
+                state.calls.append(FrameCalls(self._latents, state.tails, state.ring, state.offset))
+            return self._pieces(state.calls[0](codes, exec_mask, state.rows), state.tails, exec_mask[:, None])
         keep = exec_mask[:, None, None]
         rows = F.embedding(codes.clamp(0, self.card - 1) + self._first, self._tables)  # [B, K, codebook_dim]
         both = torch.cat([rows[:, 0], rows[:, 1:].sum(1)], -1)
-        latent = self._up(self._project(both)[:, None], state.tails, keep)
+        latent = self._up(F.linear(both, self._project)[:, None], state.tails, keep)
         latent = self._transformer(latent, state.ring, state.offset, exec_mask, state.rows)
-        if self._pieces is not None:
-            return self._pieces(latent, state.tails, exec_mask[:, None])
         tails = self._tails.split(state.tails)
         return run_layers(self._layers, latent, tails, keep)[..., 0]
 

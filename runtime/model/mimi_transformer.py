@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from runtime.model.layers import WHOLE_VECTORS
-from runtime.model.matrices import Product
 from runtime.model.mimi_config import MimiConfig
 from runtime.model.rows import Rows, attend_rows
 
@@ -41,7 +40,7 @@ class Rotation:
         half = torch.arange(self._width // 2, device=device, dtype=torch.float32)
         # As in layers.Rope: rows of whole vectors, so that no angle's cosine depends on how many rows there are.
         times = WHOLE_VECTORS // math.gcd(WHOLE_VECTORS, self._width // 2)
-        self._frequencies = torch.exp(half * (-math.log(c.max_period) * 2 / self._width)).repeat(times)
+        self.frequencies = torch.exp(half * (-math.log(c.max_period) * 2 / self._width)).repeat(times)
         self._context, self._ring = c.context, torch.arange(slots, device=device)
         self._head = torch.arange(self._heads, device=device)
 
@@ -49,7 +48,7 @@ class Rotation:
         """Places of the steps offset .. offset + steps - 1; offset [B] int64. rows: those of the ring."""
         slots = self._ring.shape[0]
         at = offset[:, None] + torch.arange(steps, device=offset.device)  # [B, T]
-        angle = at[:, None, :, None].to(torch.float32) * self._frequencies
+        angle = at[:, None, :, None].to(torch.float32) * self.frequencies
         taken = ((rows.index[:, None] * self._heads + self._head) * slots)[:, :, None] + (at % slots)[:, None]
         # A slot holds the newest position that falls on it; those not written since the lane began are below 0.
         newest = at[:, -1:]
@@ -69,14 +68,18 @@ def rotate(x: Tensor, places: Places) -> Tensor:
     return torch.stack(turned, -1).flatten(-2)
 
 
+def layer_names(side: str, c: MimiConfig) -> list[str]:
+    """What the names of each layer's tensors begin with."""
+    return [f"{side}_transformer.transformer.layers.{i}." for i in range(c.num_layers)]
+
+
 class TransformerLayer:
     """Pre-norm attention and GELU feed-forward, each scaled per channel before it is added."""
 
-    def __init__(self, w: Mapping[str, Tensor], name: str, c: MimiConfig, *, is_steady: bool) -> None:
+    def __init__(self, w: Mapping[str, Tensor], name: str, c: MimiConfig) -> None:
         self._heads = c.num_heads
         names = ("self_attn.in_proj_weight", "self_attn.out_proj.weight", "linear1.weight", "linear2.weight")
-        products = [Product(w[f"{name}{part}"], None, is_steady=is_steady) for part in names]
-        self._in, self._out, self._up, self._down = products
+        self._in, self._out, self._up, self._down = (w[f"{name}{part}"] for part in names)
         self._norm1 = w[f"{name}norm1.weight"], w[f"{name}norm1.bias"]
         self._norm2 = w[f"{name}norm2.weight"], w[f"{name}norm2.bias"]
         self._scale1, self._scale2 = w[f"{name}layer_scale_1.scale"], w[f"{name}layer_scale_2.scale"]
@@ -84,7 +87,7 @@ class TransformerLayer:
     def __call__(self, x: Tensor, keys: Tensor, values: Tensor, places: Places) -> Tensor:
         """x [B, T, C]; keys, values [all B, H, N, D] take the new steps in place."""
         lanes, steps, channels = x.shape
-        projected = self._in(F.layer_norm(x, (channels,), *self._norm1, LAYER_NORM_EPS))
+        projected = F.linear(F.layer_norm(x, (channels,), *self._norm1, LAYER_NORM_EPS), self._in)
         query, key, value = projected.view(lanes, steps, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
         query, key = rotate(query, places), rotate(key, places)
         # Lanes that do not move write too: to slots their next real step writes again before anything reads them.
@@ -92,22 +95,20 @@ class TransformerLayer:
         keys.view(-1, width).index_copy_(0, places.slots, key.reshape(-1, width))
         values.view(-1, width).index_copy_(0, places.slots, value.reshape(-1, width))
         heard = attend_rows(query, keys, values, places.mask, places.rows)
-        heard = self._out(heard.transpose(1, 2).reshape(lanes, steps, channels))
+        heard = F.linear(heard.transpose(1, 2).reshape(lanes, steps, channels), self._out)
         x = torch.addcmul(x, heard, self._scale1)
-        hidden = self._up(F.layer_norm(x, (channels,), *self._norm2, LAYER_NORM_EPS))
-        return torch.addcmul(x, self._down(F.gelu(hidden)), self._scale2)
+        hidden = F.linear(F.layer_norm(x, (channels,), *self._norm2, LAYER_NORM_EPS), self._up)
+        return torch.addcmul(x, F.linear(F.gelu(hidden), self._down), self._scale2)
 
 
 class Transformer:
     """All layers; the ring [L, 2, B, H, N, D] and the offset [B] belong to the caller's state."""
 
     def __init__(
-        self, w: Mapping[str, Tensor], side: str, c: MimiConfig, *, slots: int, device: torch.device,
-        is_steady: bool = False,
-    ) -> None:  # fmt: skip
-        names = [f"{side}_transformer.transformer.layers.{i}." for i in range(c.num_layers)]
-        self._layers = [TransformerLayer(w, name, c, is_steady=is_steady) for name in names]
-        self._rotation = Rotation(c, slots, device)
+        self, w: Mapping[str, Tensor], side: str, c: MimiConfig, *, slots: int, device: torch.device
+    ) -> None:
+        self._layers = [TransformerLayer(w, name, c) for name in layer_names(side, c)]
+        self.rotation = Rotation(c, slots, device)
         self._ring_shape = c.num_heads, slots, c.dimension // c.num_heads
 
     def ring(self, lanes: int, like: Tensor) -> Tensor:
@@ -115,7 +116,7 @@ class Transformer:
         return like.new_zeros(len(self._layers), 2, lanes, heads, slots, width)
 
     def __call__(self, x: Tensor, ring: Tensor, offset: Tensor, exec_mask: Tensor, rows: Rows) -> Tensor:
-        places = self._rotation.places(offset, x.shape[1], rows)
+        places = self.rotation.places(offset, x.shape[1], rows)
         for layer, (keys, values) in zip(self._layers, ring, strict=True):
             x = layer(x, keys, values, places)
         offset.add_(exec_mask.to(torch.int64), alpha=x.shape[1])

@@ -10,14 +10,15 @@ Shapes: B lanes, n of them in a piece, T steps, C channels. The state is streamc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from runtime.model.matrices import ROWS_MIN, Placed
+from runtime.model.matrices import ROWS_MIN
+from runtime.model.placed import Operation, Placed
 from runtime.model.seanet import Activated, Layer, Residual
 from runtime.model.streamconv import COLUMNS_MIN, StreamConv, StreamUpsample
 
@@ -26,7 +27,6 @@ from runtime.model.streamconv import COLUMNS_MIN, StreamConv, StreamUpsample
 PIECE_FLOATS = 64 * 1024
 PIECE_LANES = 64
 
-Operation = Callable[[], object]
 Conv = StreamConv | StreamUpsample
 
 

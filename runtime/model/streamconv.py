@@ -176,12 +176,12 @@ class StreamUpsampleDepthwise:
         channels, one, kernel = weight.shape
         assert one == 1 and kernel == 2 * stride, weight.shape
         taps = weight[:, 0].t().contiguous()  # [2 x stride, C]
-        self._now, self._before, self._stride = taps[:stride].clone(), taps[stride:].clone(), stride
-        self._tail = tails.add(1, channels)
+        self.now, self.before, self._stride = taps[:stride].clone(), taps[stride:].clone(), stride
+        self.tail = tails.add(1, channels)
 
     def __call__(self, x: Tensor, state: Tensor, keep: Tensor) -> Tensor:
         """state: all convolutions', [B, floats]."""
         lanes, steps, channels = x.shape
-        whole = joined(x, self._tail.of(state), keep)
-        rows = whole[:, 1:, None] * self._now + whole[:, :-1, None] * self._before
+        whole = joined(x, self.tail.of(state), keep)
+        rows = whole[:, 1:, None] * self.now + whole[:, :-1, None] * self.before
         return rows.view(lanes, steps * self._stride, channels)

@@ -237,12 +237,27 @@ def test_fixed_memory_a_few_lanes_at_a_time_gives_what_the_layers_give(lanes: in
         torch.testing.assert_close(also, kept, atol=1e-5, rtol=0)
 
 
-def test_lanes_that_step_in_a_copy_sound_as_in_place(mimi: Mimi) -> None:
+def test_a_lane_has_the_same_bits_among_any_number_of_lanes() -> None:
+    torch.set_num_threads(1)
+    codec = load_codec(random_mimi(parse_mimi_config(SMALL), SEED), SMALL, n_q=N_Q, is_steady=True)
+    codes = random_codes(40, 18)  # once round the ring of 30 and further
+    whole = decoded(codec, codes)
+    for lanes in (1, 2, 3, 4, 7, 16, 17, 33):
+        assert torch.equal(decoded(codec, codes[40 - lanes :]), whole[40 - lanes :]), lanes
+
+
+@pytest.mark.parametrize("is_steady", [False, True], ids=["plain", "steady"])
+def test_lanes_that_step_in_a_copy_sound_as_in_place(is_steady: bool) -> None:
+    weights = random_mimi(parse_mimi_config(SMALL), SEED)
+    mimi = cast(Mimi, load_codec(weights, SMALL, n_q=N_Q, is_steady=is_steady))
     codes = random_codes(3, 40)  # the ring of 30 goes round more than twice
     expected, lanes = decoded(mimi, codes), Rows.of([2, 0], torch.device("cpu"))
     state = mimi.initial_state(3)
     room = state.room(5).span(0, 2)
     for frame in range(40):
+        if frame in (1, 2):  # others' steps, more lanes than were seen before: memory that all share grows
+            decoded(mimi, random_codes(4 * frame, 1))
+            lanes = Rows.of([[2, 0], [0, 2]][frame - 1], torch.device("cpu"))
         copied = room.gathered(lanes, state)
         pcm = mimi.decode_step(codes[lanes.index, :, frame], copied, torch.ones(2, dtype=torch.bool))
         state.put(lanes.index, copied)
