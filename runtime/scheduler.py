@@ -19,8 +19,9 @@ end nearly always. Who goes along with the hungriest is who lies next to it, as 
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -50,19 +51,37 @@ class Next(Enum):
 
 
 class LaneView(NamedTuple):
-    """One lane that could step. `dry_at` is when its listener runs out of sound; inf while nothing is playing.
+    """One lane that could step; `view_of` makes one. Views sort by who must be served first.
 
     A tuple: one is made for every stream and step, in a fifth of the time that a frozen dataclass takes.
     """
 
+    dry_at: float  # when its listener runs out of sound; inf while nothing is playing
+    rank: int  # its priority, negated
     lane: int
     next: Next
-    dry_at: float
     waiting_since: float  # arrival, or the return of text: orders those without sound
-    ahead_max_s: float
-    priority: int = 1
-    leads_left: int = 0  # lead steps and whole steps until it sounds, where it does not
-    fulls_left: int = 1
+    may_at: float  # when it may run ahead
+    low_at: float  # when it has too little in hand to wait for company
+    leads_left: int  # lead steps and whole steps until it sounds, where it does not
+    fulls_left: int
+
+
+def view_of(
+    lane: int,
+    kind: Next,
+    dry_at: float,
+    waiting_since: float,
+    ahead_max_s: float,
+    priority: int = 1,
+    leads_left: int = 0,
+    fulls_left: int = 1,
+) -> LaneView:
+    """The view of a lane that may have `ahead_max_s` in hand."""
+    enough_s = max(min(HAND_S, ahead_max_s / 2), ahead_max_s - LACK_S)
+    return LaneView(
+        dry_at, -priority, lane, kind, waiting_since, dry_at - ahead_max_s, dry_at - enough_s, leads_left, fulls_left
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,31 +124,35 @@ class Plan:
     wake_at: float = math.inf
 
 
-def plan(views: list[LaneView], costs: Costs, now: float, *, least_s: float = 0.0) -> Plan:
-    """The next step. Deterministic: ties go to the lower lane. `least_s`: what a first sound takes alone.
+def plan(views: Iterable[LaneView], costs: Costs, now: float, *, least_s: float = 0.0) -> Plan:
+    """The next step. Deterministic: ties go to the lower lane.
+
+    `least_s`: what a first sound takes alone.
 
     What keeps rule 1: a step is only taken if after it, or after one more of those next to run dry, there is still time
     for a step of everybody before the first is dry. That step takes at most `load_max` of a frame and gives everybody a
     frame, so it can be repeated for ever. "Or after one more": a stream that has just begun has one frame in hand, and
     serving it alone is cheap; asking for a step of everybody at once would lock newcomers out for a second.
     """
-    playing = sorted((v for v in views if v.dry_at < math.inf), key=lambda v: (v.dry_at, -v.priority, v.lane))
-    waiting = [v for v in views if v.dry_at == math.inf]
-    riders = [v for v in playing if v.dry_at - now <= v.ahead_max_s + RIDE_S]
+    playing = sorted(views)
+    waiting: list[LaneView] = []
+    while playing and playing[-1].dry_at == math.inf:
+        waiting.append(playing.pop())
+    waiting.reverse()
     company = costs.company(len(playing), least_s)
+    if not waiting and (worth_at := _next_worth(playing, company)) > now + TOLERANCE_S:
+        return Plan((), wake_at=worth_at)
+    riders = [v for v in playing if v.may_at <= now + RIDE_S]
     if waiting:
-        wait_s = least_s * (1.0 + GRACE)
-        if step := _towards_sound(waiting, playing, riders, wait_s, costs, now):
+        if step := _towards_sound(waiting, playing, riders, least_s * (1.0 + GRACE), costs, now):
             return step
-        worth = riders or playing
-    else:
-        worth = riders if _next_worth(playing, company) <= now + TOLERANCE_S else []
-    if not worth:
+        riders = riders or playing
+    if not riders:
         return Plan((), wake_at=max(now, _next_worth(playing, company)))
     along = [v for v in waiting if v.next is Next.FULL]
-    size = _batch(worth, len(playing), company, costs, now)
+    size = _batch(riders, len(playing), company, costs, now)
     calm = _calm(playing, size + len(along), costs, now)
-    chosen = _near(worth[0].lane, worth, size) if calm else worth[:size]
+    chosen = _near(riders[0].lane, riders, size) if calm else riders[:size]
     if along and _ride(chosen, along, playing, costs, now):
         chosen = chosen + along
     return Plan(tuple(v.lane for v in chosen))
@@ -140,8 +163,8 @@ def _towards_sound(
 ) -> Plan | None:
     """A step towards the first sound of whoever has the least slack until `wait_s` is over; None if it is not safe."""
     # Company costs newcomers little, but not nothing: a higher priority is not made to share.
-    rank = max(v.priority for v in waiting)
-    waiting = [v for v in waiting if v.priority == rank]
+    rank = min(v.rank for v in waiting)
+    waiting = [v for v in waiting if v.rank == rank]
     leading = [v for v in waiting if v.next is Next.LEAD]
     ready = [v for v in waiting if v.next is Next.FULL]
     lead_s, full_s = costs.lead.of(len(leading)), costs.full.of(max(1, len(ready)))
@@ -182,20 +205,21 @@ def _next_worth(playing: list[LaneView], company: int) -> float:
     """
     if not playing:
         return math.inf
-    may = sorted(v.dry_at - v.ahead_max_s for v in playing)
-    return min(may[company - 1], min(v.dry_at - _enough_s(v.ahead_max_s) for v in playing))
-
-
-def _enough_s(ahead_max_s: float) -> float:
-    """What a player that may have so much in hand has to have to wait for company."""
-    return max(min(HAND_S, ahead_max_s / 2), ahead_max_s - LACK_S)
+    return min(sorted([v.may_at for v in playing])[company - 1], min([v.low_at for v in playing]))
 
 
 def _near(lane: int, views: list[LaneView], size: int) -> list[LaneView]:
-    """So many of these next to that lane: neighbours are stepped in place, scattered lanes copied there and back."""
-    if size >= len(views):
-        return views
-    return sorted(views, key=lambda v: (abs(v.lane - lane), v.lane))[:size]
+    """So many of these, and that lane, in the narrowest span: neighbours cost less than scattered lanes."""
+    if not 0 < size < len(views):
+        return views[:size]
+    lanes = sorted([v.lane for v in views])
+    at = bisect.bisect_left(lanes, lane)
+    first = at - size + (lanes[min(at, len(lanes) - 1)] == lane)
+    starts = range(max(0, first), min(at, len(lanes) - size) + 1)
+    widths = [max(lanes[k + size - 1], lane) - min(lanes[k], lane) for k in starts]
+    start = starts[widths.index(min(widths))]
+    low, high = lanes[start], lanes[start + size - 1]
+    return [v for v in views if low <= v.lane <= high]
 
 
 def _calm(playing: list[LaneView], size: int, costs: Costs, now: float) -> bool:

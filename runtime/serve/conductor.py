@@ -15,7 +15,7 @@ from runtime.audio import NO_SOUND, is_sound
 from runtime.audio_silence import LeadTrimmer, end_ramp
 from runtime.errors import NameUnknown, SpeechError
 from runtime.port import Engine, FrameOut, LaneState, Pcm, WordTime
-from runtime.scheduler import Costs, LaneView, Next, Plan, plan
+from runtime.scheduler import Costs, LaneView, Next, Plan, plan, view_of
 from runtime.serve.traffic import (
     Broken,
     Close,
@@ -143,8 +143,7 @@ class Conductor:
         began = self._clock()
         out: list[Happening] = []
         self._look(began, out)
-        views = list(self._views.values())
-        decision = plan(views, self._costs.slower(self._pace), began, least_s=self._least_s)
+        decision = plan(self._views.values(), self._costs.slower(self._pace), began, least_s=self._least_s)
         if not decision.lanes:
             self._send_at = min((seat.send_by for seat in self._seats.values()), default=math.inf)
             return out, min(decision.wake_at, self._send_at)
@@ -218,12 +217,12 @@ class Conductor:
     def _view(self, seat: _Seat) -> LaneView:
         kind = Next.LEAD if seat.state is LaneState.LEAD else Next.FULL
         if seat.dry_at < math.inf:
-            return LaneView(
+            return view_of(
                 seat.lane, kind, seat.dry_at - MARGIN_S, seat.waiting_since, seat.ahead_max_s, seat.priority
             )
         delay = self._engine.delay_steps
         leads_left, fulls_left = delay - seat.steps, self._engine.first_frame_step + 1 - max(delay, seat.steps)
-        return LaneView(
+        return view_of(
             seat.lane, kind, math.inf, seat.waiting_since, seat.ahead_max_s, seat.priority,
             max(0, leads_left), max(1, fulls_left),
         )  # fmt: skip

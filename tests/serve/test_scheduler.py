@@ -8,7 +8,7 @@ import random
 import pytest
 
 from runtime.admission import capacity
-from runtime.scheduler import COST_MAX, GRACE, Costs, LaneView, Next, plan
+from runtime.scheduler import COST_MAX, GRACE, Costs, LaneView, Next, plan, view_of
 from runtime.step_cost import StepCost
 
 CPU = Costs(full=StepCost(0.004, 0.002), lead=StepCost(0.001, 0.0005))
@@ -16,12 +16,12 @@ GPU = Costs(full=StepCost(0.020, 0.0001), lead=StepCost(0.005, 0.0))
 
 
 def playing(lane: int, dry_at: float, ahead: float = 4.0) -> LaneView:
-    return LaneView(lane, Next.FULL, dry_at, 0.0, ahead)
+    return view_of(lane, Next.FULL, dry_at, 0.0, ahead)
 
 
 def new(lane: int, kind: Next = Next.LEAD, since: float = 0.0, priority: int = 1, done: int = 0) -> LaneView:
     leads = 16 - done if kind is Next.LEAD else 0
-    return LaneView(lane, kind, math.inf, since, 4.0, priority, leads, 3 if kind is Next.LEAD else 3 - done)
+    return view_of(lane, kind, math.inf, since, 4.0, priority, leads, 3 if kind is Next.LEAD else 3 - done)
 
 
 def test_with_nothing_to_do_it_waits_for_something_to_happen() -> None:
@@ -208,7 +208,7 @@ def simulate(
     underruns = 0
     while now < seconds:
         views = [
-            LaneView(
+            view_of(
                 k, Next.LEAD if steps[k] < 16 else Next.FULL, dry[k], joined[k], 2.0, 1, max(0, 16 - steps[k]),
                 max(1, FIRST_SOUND + 1 - max(16, steps[k])),
             )
