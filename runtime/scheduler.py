@@ -30,6 +30,9 @@ from runtime.step_cost import StepCost
 
 # A run-ahead step takes so much of a first sound's least time, and first sounds take so much more than the least.
 GRACE = 0.5
+# From this part of the lanes on, and up to all, a run-ahead step may take up to twice as long: it costs less a lane,
+# and the few lanes that are left bound how many newcomers it can make wait.
+CROWDED = 0.9
 # However short that is, a lane's part of the step costs at most so many times what it would in a step of all who play:
 # streams that fill `load_max` of the device in steps of everybody must fit in it in these.
 COST_MAX = 1.2
@@ -99,13 +102,17 @@ class Costs:
         """The least time to the first sound of a stream alone."""
         return delay_steps * self.lead.of(1) + (first_frame_step + 1 - delay_steps) * self.full.of(1)
 
-    def company(self, playing: int, least_s: float) -> int:
-        """Lanes in a run-ahead step: as many as take GRACE of a first sound's time, and as COST_MAX asks for."""
+    def company(self, playing: int, least_s: float, taken: float = 0.0) -> int:
+        """Lanes in a run-ahead step: as many as take GRACE of a first sound's time, and as COST_MAX asks for.
+
+        taken: the part of all lanes that somebody holds; see CROWDED.
+        """
         if not playing or self.full.fixed_s <= 0.0:
             return min(1, playing)
         each_s = COST_MAX * self.full.of(playing) / playing
         cheap = math.ceil(self.full.fixed_s / (each_s - self.full.lane_s) - 1e-9)
-        room_s = GRACE * least_s - self.full.fixed_s
+        longer = 1.0 + max(0.0, taken - CROWDED) / (1.0 - CROWDED)
+        room_s = GRACE * longer * least_s - self.full.fixed_s
         return min(playing, max(cheap, int(room_s / self.full.lane_s) if self.full.lane_s > 0.0 else playing))
 
     def slower(self, times: float) -> Costs:
@@ -124,10 +131,10 @@ class Plan:
     wake_at: float = math.inf
 
 
-def plan(views: Iterable[LaneView], costs: Costs, now: float, *, least_s: float = 0.0) -> Plan:
+def plan(views: Iterable[LaneView], costs: Costs, now: float, *, least_s: float = 0.0, taken: float = 0.0) -> Plan:
     """The next step. Deterministic: ties go to the lower lane.
 
-    `least_s`: what a first sound takes alone.
+    `least_s`: what a first sound takes alone; `taken`: the part of all lanes that somebody holds.
 
     What keeps rule 1: a step is only taken if after it, or after one more of those next to run dry, there is still time
     for a step of everybody before the first is dry. That step takes at most `load_max` of a frame and gives everybody a
@@ -139,7 +146,7 @@ def plan(views: Iterable[LaneView], costs: Costs, now: float, *, least_s: float 
     while playing and playing[-1].dry_at == math.inf:
         waiting.append(playing.pop())
     waiting.reverse()
-    company = costs.company(len(playing), least_s)
+    company = costs.company(len(playing), least_s, taken)
     if not waiting and (worth_at := _next_worth(playing, company)) > now + TOLERANCE_S:
         return Plan((), wake_at=worth_at)
     riders = [v for v in playing if v.may_at <= now + RIDE_S]

@@ -143,7 +143,8 @@ class Conductor:
         began = self._clock()
         out: list[Happening] = []
         self._look(began, out)
-        decision = plan(self._views.values(), self._costs.slower(self._pace), began, least_s=self._least_s)
+        costs, taken = self._costs.slower(self._pace), len(self._seats) / self._engine.lanes
+        decision = plan(self._views.values(), costs, began, least_s=self._least_s, taken=taken)
         if not decision.lanes:
             self._send_at = min((seat.send_by for seat in self._seats.values()), default=math.inf)
             return out, min(decision.wake_at, self._send_at)

@@ -12,6 +12,7 @@ from runtime.scheduler import COST_MAX, GRACE, Costs, LaneView, Next, plan, view
 from runtime.step_cost import StepCost
 
 CPU = Costs(full=StepCost(0.004, 0.002), lead=StepCost(0.001, 0.0005))
+CROWD = Costs(full=StepCost(0.003, 0.0004), lead=CPU.lead)
 GPU = Costs(full=StepCost(0.020, 0.0001), lead=StepCost(0.005, 0.0))
 
 
@@ -132,6 +133,15 @@ def test_slack_is_spent_on_players_and_no_more_than_there_is() -> None:
         p = plan(views, CPU, 10.0, least_s=LEAST_S)
         assert len(p.lanes) == 1 + along and 1 in p.lanes, left_s
         assert set(p.lanes) - {1} == set(range(10, 10 + along)), "those who need it first"
+
+
+def test_the_fewer_lanes_are_left_the_larger_a_run_ahead_step_may_be() -> None:
+    least_s = CROWD.first_sound_s(16, 18)
+    sizes = [CROWD.company(95, least_s, taken) for taken in (0.0, 0.7, 0.9, 0.95, 1.0)]
+    assert sizes[0] == sizes[1] == sizes[2] < sizes[3] < sizes[4] < 95
+    assert CROWD.full.of(sizes[4]) <= 2 * GRACE * least_s
+    views = [playing(n, 13.0) for n in range(95)]
+    assert len(plan(views, CROWD, 10.0, least_s=least_s, taken=1.0).lanes) == sizes[4]
 
 
 def test_players_far_ahead_wait_for_company_and_not_until_their_hand_is_poor() -> None:
