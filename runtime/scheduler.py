@@ -14,12 +14,11 @@ The rule, in order:
 Run-ahead steps carry as many as that same time lets them (`Costs.company`), and wait until so many may run ahead,
 unless somebody has little in hand, or much less than it may. A device that idles with every hand filled can begin with
 a newcomer at once. Short steps instead, which kept it busy, cost half as much again and made newcomers wait for their
-end nearly always. Who goes along with the hungriest is who lies next to it, as long as nobody is short.
+end nearly always.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -158,8 +157,7 @@ def plan(views: Iterable[LaneView], costs: Costs, now: float, *, least_s: float 
         return Plan((), wake_at=max(now, _next_worth(playing, company)))
     along = [v for v in waiting if v.next is Next.FULL]
     size = _batch(riders, len(playing), company, costs, now)
-    calm = _calm(playing, size + len(along), costs, now)
-    chosen = _near(riders[0].lane, riders, size) if calm else riders[:size]
+    chosen = riders[:size]
     if along and _ride(chosen, along, playing, costs, now):
         chosen = chosen + along
     return Plan(tuple(v.lane for v in chosen))
@@ -189,8 +187,7 @@ def _towards_sound(
     if costs.full.lane_s > 0:
         spare_s = _spare_s(first, sorted(leading, key=slack_s), slack_s, costs)
         seats = min(seats, max(0, int(spare_s / first.fulls_left / costs.full.lane_s)))
-    calm = playing and _calm(playing, seats + len(ready), costs, now)
-    riders = _near(ready[0].lane, riders, seats) if calm else riders[:seats]
+    riders = riders[:seats]
     if riders and _ride(riders, ready, playing, costs, now):
         return Plan(tuple(v.lane for v in riders + ready))
     return Plan(tuple(v.lane for v in ready)) if _safe(playing, ready, False, costs, now) else None
@@ -213,25 +210,6 @@ def _next_worth(playing: list[LaneView], company: int) -> float:
     if not playing:
         return math.inf
     return min(sorted([v.may_at for v in playing])[company - 1], min([v.low_at for v in playing]))
-
-
-def _near(lane: int, views: list[LaneView], size: int) -> list[LaneView]:
-    """So many of these, and that lane, in the narrowest span: neighbours cost less than scattered lanes."""
-    if not 0 < size < len(views):
-        return views[:size]
-    lanes = sorted([v.lane for v in views])
-    at = bisect.bisect_left(lanes, lane)
-    first = at - size + (lanes[min(at, len(lanes) - 1)] == lane)
-    starts = range(max(0, first), min(at, len(lanes) - size) + 1)
-    widths = [max(lanes[k + size - 1], lane) - min(lanes[k], lane) for k in starts]
-    start = starts[widths.index(min(widths))]
-    low, high = lanes[start], lanes[start + size - 1]
-    return [v for v in views if low <= v.lane <= high]
-
-
-def _calm(playing: list[LaneView], size: int, costs: Costs, now: float) -> bool:
-    """Whether after a step of this size there is time for one of everybody, whoever was in it."""
-    return playing[0].dry_at >= now + costs.full.of(size) + costs.full.of(len(playing))
 
 
 def _safe(playing: list[LaneView], group: list[LaneView], lead: bool, costs: Costs, now: float) -> bool:

@@ -114,15 +114,6 @@ def test_a_step_is_filled_with_who_is_far_ahead_where_only_one_is_short() -> Non
     assert max(lanes) < 20, "nobody so far past its bound"
 
 
-def test_who_lies_next_to_the_hungriest_goes_along_as_long_as_nobody_is_short() -> None:
-    """The engine steps neighbours where they lie; scattered lanes it copies together and back."""
-    hands = [2.0 + (7 * lane % 20) / 10 for lane in range(20)]
-    lanes = plan([playing(lane, 10.0 + hand) for lane, hand in enumerate(hands)], CPU, 10.0).lanes
-    assert 0 in lanes and max(lanes) - min(lanes) + 1 == len(lanes) > 1
-    short = [0.05 if lane in (3, 17) else hand for lane, hand in enumerate(hands)]
-    assert {3, 17} <= set(plan([playing(lane, 10.0 + hand) for lane, hand in enumerate(short)], CPU, 10.0).lanes)
-
-
 def test_slack_is_spent_on_players_and_no_more_than_there_is() -> None:
     """A newcomer's last whole step ends when it should sound, and carries as many players as that leaves time for."""
     players = [playing(n, 11.0 + n / 100) for n in range(10, 40)]
