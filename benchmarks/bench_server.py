@@ -53,6 +53,7 @@ from runtime.scheduler import Costs
 from runtime.serve.conductor import Conductor
 from runtime.serve.traffic import Command, End, Feed, Finished, Open, Sound
 from runtime.serve.warmup import warm_up
+from runtime.serving import leave_to_live
 
 LOAD_MAX = 0.85
 SPEECH_S = 5.0  # about what a prompt takes to speak; how many of them make a long text
@@ -301,6 +302,7 @@ def main() -> int:
         engine = checkpoint.start(
             ModelSettings(model=directory, lanes=2 if args.smoke else args.lanes, step=args.step, check_values=False)
         )
+        leave_to_live()  # as the server does: a full collection stops it for as long as two steps
         facts = measure(
             engine, args.seconds,
             lambda slots, callers: {} if args.smoke else references(directory, engine, slots, callers),

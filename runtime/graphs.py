@@ -8,7 +8,6 @@ time, and it never waits for the host.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -20,7 +19,6 @@ from runtime.lanes import LaneTensors
 from runtime.model.frame import FrameStep
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-SPANS_KEPT = 256
 WARMUP_RUNS = 2  # before a capture: lazy initialisation and workspace allocation happen outside the graph
 RECOMPILES_MAX = 2 * len(BUCKETS) * 2  # a bucket has a lead and a whole step; each may be traced again once
 
@@ -65,15 +63,14 @@ class _Bucketed:
 class EagerStep:
     """Operation by operation; the reference for the other runners, and the quickest to start.
 
-    It computes the lanes asked for and no others, wherever they lie: neighbours in place, and scattered ones gathered,
-    all but their large memories. What they are gathered in is kept: given back in each step, it would have to be
-    cleared by the kernel in the next.
+    It computes the lanes asked for and no others, wherever they lie: one by itself in place, as a first sound is made,
+    and more of them gathered, all but their large memories. For each number of lanes what they are gathered in is kept,
+    and with it the calls that a step makes there.
     """
 
     def __init__(self, step: FrameStep, state: LaneTensors) -> None:
         self._step, self._state = step, state
-        self._spans: OrderedDict[tuple[int, int], LaneTensors] = OrderedDict()
-        self._most = state.lanes - 1  # that can lie scattered
+        self._alone: dict[int, LaneTensors] = {}
         self._rooms: dict[int, LaneTensors] = {}
 
     @property
@@ -81,37 +78,37 @@ class EagerStep:
         return self._state
 
     def prepare(self) -> None:
-        """Takes the memory to gather in and writes to all of it: done beside callers, it made some of them run dry."""
-        if self._most > 1:
-            with torch.inference_mode():
-                self._room_for(self._most).gathered(range(self._most), self._state, lead=False)
+        """Makes ready what first steps would: beside callers, that made some of them run dry."""
+        lanes = self._state.lanes
+        with torch.inference_mode():
+            for count in range(lanes, 1, -1):  # the largest first: the smaller ones share its memory
+                self._step.make_ready(self._room_for(count).gathered(range(count), self._state, lead=False))
+            for lane in range(lanes):
+                self._step.make_ready(self._alone_at(lane))
 
     def run(self, lanes: Sequence[int], *, lead: bool, greedy: bool) -> None:
-        start, stop = min(lanes), max(lanes) + 1
         with torch.inference_mode():
-            if stop - start == len(lanes):
-                self._step.run(self._span(start, stop), lead=lead, greedy=greedy)
+            if len(lanes) == 1:
+                self._step.run(self._alone_at(lanes[0]), lead=lead, greedy=greedy)
                 return
             order = sorted(lanes)
-            copy = self._room_for(len(lanes)).gathered(order, self._state, lead=lead)
-            self._step.run(copy, lead=lead, greedy=greedy)
-            self._state.put(torch.tensor(order, device=self._state.offset.device), copy, lead=lead)
+            gathered = self._room_for(len(lanes)).gathered(order, self._state, lead=lead)
+            self._step.run(gathered, lead=lead, greedy=greedy)
+            self._state.put(torch.tensor(order, device=self._state.offset.device), gathered, lead=lead)
 
     def _room_for(self, lanes: int) -> LaneTensors:
-        """Memory to gather so many lanes in: views of one that holds the most."""
-        if self._most not in self._rooms:
-            self._rooms[self._most] = self._state.room(self._most)
+        """Memory to gather so many lanes in: views of one that holds them all."""
+        most = self._state.lanes
+        if most not in self._rooms:
+            self._rooms[most] = self._state.room(most)
         if lanes not in self._rooms:
-            self._rooms[lanes] = self._rooms[self._most].span(0, lanes)
+            self._rooms[lanes] = self._rooms[most].span(0, lanes)
         return self._rooms[lanes]
 
-    def _span(self, start: int, stop: int) -> LaneTensors:
-        """The views of a span, kept: making them takes as long as a tenth of a step."""
-        found = self._spans.pop((start, stop), None) or self._state.span(start, stop)
-        self._spans[start, stop] = found
-        if len(self._spans) > SPANS_KEPT:
-            self._spans.popitem(last=False)
-        return found
+    def _alone_at(self, lane: int) -> LaneTensors:
+        if lane not in self._alone:
+            self._alone[lane] = self._state.span(lane, lane + 1)
+        return self._alone[lane]
 
 
 class CompiledStep(_Bucketed):

@@ -68,6 +68,9 @@ class Codec(Protocol):
     def initial_state(self, lanes: int) -> CodecState:
         """Fresh state for B = `lanes` lanes, on the codec's device."""
 
+    def make_ready(self, state: CodecState) -> None:
+        """Does what the first `decode_step` of this state would do once; nothing is decoded."""
+
     def decode_step(self, codes: Tensor, state: CodecState, exec_mask: Tensor) -> Tensor:
         """One frame of sound [B, S], float32, about -1 .. 1, not clipped.
 

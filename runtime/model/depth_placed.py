@@ -11,7 +11,6 @@ positions so far, D width, H heads, E = D / H, F hidden, V logits.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 
@@ -23,8 +22,6 @@ from runtime.model.depth import Choose, Depth, DepthLayer, DepthWeights, each_wa
 from runtime.model.layers import WHOLE_VECTORS, RmsNorm
 from runtime.model.matrices import ROWS_MIN, Matrix, RowMatrix
 from runtime.model.placed import Memory, Operation, Placed
-
-PLANS_KEPT = 64  # numbers of rows whose calls are kept: 0.2 MB each for a small model
 
 
 class DepthPlaced:
@@ -38,7 +35,7 @@ class DepthPlaced:
             sets = {id(held): PlacedSet(held, layer, depth.heads) for held in layer.sets}
             self.layers.append([sets[id(held)] for held in layer.sets])
         self.memory = Memory()
-        self._plans: OrderedDict[int, _Plan] = OrderedDict()
+        self._plans: dict[int, FramePlan] = {}  # by rows: 0.2 MB each for a small model
 
     def frame(self, summary: Tensor, text_rows: Tensor, choose: Choose, *, guided: bool = False) -> Tensor:
         """As `Depth.frame`; the logits that `choose` gets are overwritten by the next codebook's."""
@@ -54,12 +51,14 @@ class DepthPlaced:
             codes.append(choose(k, plan.logits))
         return torch.stack(codes, dim=1)
 
-    def _plan(self, rows: int, width: int) -> _Plan:
-        found = self._plans.pop(rows, None) or _Plan(self, rows, width)
-        self._plans[rows] = found
-        if len(self._plans) > PLANS_KEPT:
-            self._plans.popitem(last=False)
-        return found
+    def make_ready(self, rows: int, width: int) -> None:
+        """The calls of a frame of so many rows, width floats of a summary each."""
+        self._plan(rows, width)
+
+    def _plan(self, rows: int, width: int) -> FramePlan:
+        if rows not in self._plans:
+            self._plans[rows] = FramePlan(self, rows, width)
+        return self._plans[rows]
 
 
 class PlacedSet:
@@ -86,7 +85,7 @@ def _after(norm: RmsNorm, matrix: Matrix) -> tuple[Matrix, Tensor | None]:
     return matrix, norm.by_length
 
 
-class _Plan:
+class FramePlan:
     """The calls of a frame of so many rows."""
 
     def __init__(self, placed: DepthPlaced, rows: int, width: int) -> None:

@@ -84,6 +84,12 @@ class FrameStep:
             ready = advance & (s.offset > config.delays.first_frame_step)
             s.pcm.copy_(self.codec.decode_step(frame, s.codec, ready))
 
+    def make_ready(self, s: LaneTensors) -> None:
+        """Makes the calls that the first steps over these lanes would make ready; nothing is computed."""
+        if isinstance(self._depth, DepthPlaced):
+            self._depth.make_ready(s.lanes * s.ways, self.model.temporal.dim)
+        self.codec.make_ready(s.codec)
+
     def _split(self, text: Tensor) -> tuple[Tensor, Tensor]:
         """The two streams' tokens in a text token, -1 for none."""
         if not self.model.config.demux:

@@ -111,12 +111,17 @@ class Mimi:
         ring = self._transformer.ring(lanes, zero)
         return MimiState(self._tails.zeros(lanes, zero), ring, offset, Rows.of(range(lanes), self._device))
 
+    def make_ready(self, state: CodecState) -> None:
+        assert isinstance(state, MimiState)
+        if self._latents is not None and self._pieces is not None and not state.calls:
+            state.calls.append(FrameCalls(self._latents, state.tails, state.ring, state.offset))
+            self._pieces.make_ready(len(state.offset))
+
     @torch.no_grad()
     def decode_step(self, codes: Tensor, state: MimiState, exec_mask: Tensor) -> Tensor:
         """One frame, see the port. Codes out of range are clamped: lanes that wait may hold -1."""
-        if self._latents is not None and self._pieces is not None:
-            if not state.calls:
-                state.calls.append(FrameCalls(self._latents, state.tails, state.ring, state.offset))
+        self.make_ready(state)
+        if self._pieces is not None:
             return self._pieces(state.calls[0](codes, exec_mask, state.rows), state.tails, exec_mask[:, None])
         keep = exec_mask[:, None, None]
         rows = F.embedding(codes.clamp(0, self.card - 1) + self._first, self._tables)  # [B, K, codebook_dim]

@@ -54,6 +54,11 @@ class Pieces:
         self._run(0, latent, state, keep, sound)
         return sound
 
+    def make_ready(self, lanes: int) -> None:
+        """Makes the calls for up to so many lanes ready."""
+        for stage in self._stages:
+            stage.make_ready(lanes)
+
     def _run(self, number: int, source: Tensor, state: Tensor, keep: Tensor, sound: Tensor) -> None:
         """One stage and those after it, a piece at a time: what a stage hands on is still in the cache."""
         if number == len(self._stages):
@@ -130,6 +135,11 @@ class _Stage:
         self._whole = torch.empty(self.lanes * max((c.tail.rows + n) * c.tail.channels for c, n in used))
         self._work = {conv: _Work(conv, n, self.lanes) for conv, n in used}
         self._pieces: dict[int, _Piece] = {}
+
+    def make_ready(self, lanes: int) -> None:
+        for count in range(1, min(lanes, self.lanes) + 1):
+            if count not in self._pieces:
+                self._piece(count)
 
     def run(self, source: Tensor, state: Tensor, keep: Tensor) -> Tensor:
         """The result [n, T', C'] of source [n, T, C], n at most `lanes`: memory that the next call overwrites."""

@@ -124,6 +124,9 @@ class SpectralCodec:
             total = total + self.entries[stage][slots[:, stage]]
         return total.reshape(len(codes), ROWS, self.width)
 
+    def make_ready(self, state: CodecState) -> None:
+        """Nothing is done once only."""
+
     def decode_step(self, codes: Tensor, state: SpectralState, exec_mask: Tensor) -> Tensor:
         """One frame of sound [B, S]; lanes outside exec_mask keep their state and their row means nothing."""
         rows = torch.cat([state.rows, self.rows(codes)], 1)

@@ -60,6 +60,8 @@ class CountingCodec:
     def initial_state(self, lanes: int) -> CountingState:
         return CountingState(torch.zeros(lanes, dtype=torch.int64, device=self.device))
 
+    def make_ready(self, state: CodecState) -> None: ...
+
     def decode_step(self, codes: Tensor, state: CountingState, exec_mask: Tensor) -> Tensor:
         state.frames.add_(exec_mask)
         head = torch.cat((state.frames.unsqueeze(1), codes), dim=1).float()
