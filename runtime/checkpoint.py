@@ -6,7 +6,6 @@ It owns the order of loading. It knows nothing of how the files came there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from runtime import phonemes, weight_ring, weights
 from runtime.cloning import clip_prompts
 from runtime.config import ModelSettings
 from runtime.engine import SpeechEngine, Trace
-from runtime.entries import EntryMaker, PlainFeed
+from runtime.entries import Encode, EntryMaker, PlainFeed, keeping
 from runtime.errors import CheckpointInvalid, NameUnknown, SpecInvalid, SpeechError, Usage
 from runtime.graphs import CapturedStep, CompiledStep, EagerStep, MakeRunner
 from runtime.model import layout
@@ -44,7 +43,7 @@ class Checkpoint:
     model: SpeechModel
     codec: Codec
     voices: Voices
-    encode: Callable[[str], list[int]]
+    encode: Encode
     text_rules: tuple[str, ...] = ()
 
     def make_feed(self, spec: StreamSpec) -> TextFeed:
@@ -93,7 +92,7 @@ def load(
         _tensors(directory / config.codec_file, where), made_of,
         n_q=model.depth.codebooks, device=where, is_steady=is_steady,
     )  # fmt: skip
-    encode = _read_as(directory, config, _tokenizer(directory / config.tokenizer_file))
+    encode = keeping(_read_as(directory, config, _tokenizer(directory / config.tokenizer_file)))
     return Checkpoint(config, model, codec, Voices(directory, config), encode, text_rules)
 
 
@@ -141,7 +140,7 @@ def codec_config(directory: Path, config: ModelConfig) -> dict[str, Any] | None:
     return raw
 
 
-def _read_as(directory: Path, config: ModelConfig, encode: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
+def _read_as(directory: Path, config: ModelConfig, encode: Encode) -> Encode:
     """`encode` for what the model's text is made of: words as they are written, or their sounds."""
     if config.text_frontend == "words":
         return encode
@@ -161,7 +160,7 @@ def _tensors(path: Path, where: torch.device) -> dict[str, torch.Tensor]:
     return weights.read(path) if where.type == "cpu" else weight_ring.read_to(path, where)
 
 
-def _tokenizer(path: Path) -> Callable[[str], list[int]]:
+def _tokenizer(path: Path) -> Encode:
     from sentencepiece import SentencePieceProcessor
 
     try:

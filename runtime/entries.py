@@ -7,22 +7,32 @@ front end is the plain one here, the result equals the reference's script_to_ent
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from runtime.delays import FRAME_RATE
 from runtime.port import Entry
 from runtime.wordfeed import MAIN, OTHER
 
-Encode = Callable[[str], list[int]]
+Encode = Callable[[str], Sequence[int]]
 
 PAUSE_S_MAX = 10.0  # a longer pause is cut to this: a lane must not be held by a typing error
 HELD_CHARS_MAX = 48  # no tag is longer: an open "<" is waited for no further than this
 EVENT = re.compile(r'<break\s+time="([0-9]+(?:\.[0-9]*)?)s"\s*/?>|<speaker\s+([1-5])\s*/?>|\s+')
+# Of the words that any stream said last, what `keeping` keeps: some thousand are most of what is said. Longer ones are
+# no words, and would let a stream fill the memory: these take 7 MB at most.
+WORDS_KEPT, KEPT_CHARS_MAX = 4096, 32
 # Controls of terminals and of the direction of writing: whoever shows a word must not be led by it.
 HIDDEN = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F),
                         *range(0x2066, 0x206A)])  # fmt: skip
 FOLDED = str.maketrans({"’": "'", ":": " ", "(": None, ")": None})
+
+
+def keeping(encode: Encode) -> Encode:
+    """`encode`, which must depend on nothing but the word, without doing it again for words of late."""
+    kept = lru_cache(maxsize=WORDS_KEPT)(lambda word: tuple(encode(word)))
+    return lambda word: kept(word) if len(word) <= KEPT_CHARS_MAX else encode(word)
 
 
 @dataclass(slots=True)
@@ -47,8 +57,8 @@ class EntryMaker:
             tokens = [(MAIN, OTHER)[speaker], *tokens]
         self._fresh = False
         padding = max(0, self.padding_between + len(tokens) - 1) if self.padding_between > 0 else 0
-        text = (spoken if shown is None else shown).translate(HIDDEN)
-        return (Entry(tuple(tokens), text, padding),)
+        text = spoken if shown is None else shown
+        return (Entry(tuple(tokens), text if text.isprintable() else text.translate(HIDDEN), padding),)
 
     def pause(self, seconds: float) -> tuple[Entry, ...]:
         return (Entry((), "", round(min(seconds, PAUSE_S_MAX) * FRAME_RATE)),)

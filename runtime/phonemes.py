@@ -37,6 +37,7 @@ LATIN = str.maketrans({
     "đ": "d", "Đ": "D", "ð": "th", "Ð": "Th", "þ": "th", "Þ": "Th", "ı": "i",
 })  # fmt: skip
 _PARTS = re.compile(r"[a-zA-Z']+|\d")
+_TAIL = re.compile(r"[^\w']*$")
 _SPELLED = re.compile(r"[B-HJ-Z]|[A-Z]{2,5}")
 EDGE = "#"
 REACH = ((0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (3, 4), (4, 4))  # letters left and right of a rule
@@ -59,14 +60,12 @@ class Phonemizer:
 
     def word(self, text: str) -> str:
         """One word, such as `isn't` or `"twenty-five,"`."""
-        plain = unicodedata.normalize("NFKD", text.translate(LATIN))
-        plain = "".join(c for c in plain if not unicodedata.combining(c))[:WORD_LETTERS_MAX]
+        plain = (text if text.isascii() else _without_marks(text))[:WORD_LETTERS_MAX]
         parts = [p for p in _PARTS.findall(plain) if p.strip("'")]
         parts = parts or names(text)
         if not parts:
             return ""
-        tail = re.search(r"[^\w']*$", plain)
-        mark = next((MARKS[c] for c in (tail.group() if tail else "") if c in MARKS), "")
+        mark = "" if plain[-1:].isalnum() else next((MARKS[c] for c in _tail(plain) if c in MARKS), "")
         if mark == "." and len(parts) == 1 and parts[0].lower() in TITLES:
             mark = ""  # a title's full stop ends no sentence
         if len(parts) == 1 and _is_letter(parts[0], mark):
@@ -127,6 +126,17 @@ class Phonemizer:
 
     def _letter(self, word: str, at: int) -> str:
         return next((self._rules[key] for key in reversed(contexts(word, at)) if key in self._rules), "")
+
+
+def _without_marks(text: str) -> str:
+    """Letters without their accents: English has none."""
+    return "".join(c for c in unicodedata.normalize("NFKD", text.translate(LATIN)) if not unicodedata.combining(c))
+
+
+def _tail(plain: str) -> str:
+    """What stands after the last letter, digit or apostrophe."""
+    tail = _TAIL.search(plain)
+    return tail.group() if tail else ""
 
 
 def _opening(sounds: str) -> str:

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from runtime.port import SPEAKERS_MAX, Pronunciation
-from runtime.text_rules import chosen_rules
+from runtime.text_lang import Language
+from runtime.text_rules import rules_of
 from runtime.text_scan import Scanner, Tag, Token, token_of
-from runtime.text_window import NeedMore, Reading, Window
+from runtime.text_window import NeedMore, Reading, Rule, Window
 
 # What Gradium's and moshi's servers accept for one break; longer ones are shortened.
 BREAK_S_MAX = 10.0
@@ -61,7 +62,7 @@ class TextFrontEnd:
     """
 
     def __init__(self, rules: Sequence[str] = ("en",), pronunciations: Iterable[Pronunciation] = ()) -> None:
-        self._rules = chosen_rules(rules)
+        self._rules = rules_of(tuple(rules))
         self._dictionary = [_Entry(p) for p in pronunciations]
         self._scanner = Scanner()
         self._waiting: deque[Token] = deque()
@@ -69,43 +70,49 @@ class TextFrontEnd:
 
     def push(self, piece: str) -> list[Item]:
         """The items that became certain by this piece."""
-        items: list[Item] = []
-        for found in self._scanner.push(piece):
-            items += self._taken(found)
-        return items
+        return self._taken(self._scanner.push(piece))
 
     def flush(self) -> list[Item]:
         """What is held back, as if the text ended here; the next piece begins a new word."""
-        items: list[Item] = []
-        for found in self._scanner.flush():
-            items += self._taken(found)
-        return items + self._read(final=True)
-
-    def _taken(self, found: Token | Tag) -> list[Item]:
-        if isinstance(found, Token):
-            self._waiting.append(found)
-            return self._read(final=False)
-        item = item_of_tag(found)
-        return [] if item is None else [*self._read(final=True), item]
-
-    def _read(self, *, final: bool) -> list[Item]:
-        items: list[Item] = []
-        while self._waiting:
-            window = Window(self._waiting, final=final, before=self._before)
-            try:
-                reading = self._reading(window)
-            except NeedMore:
-                break
-            items += self._words(reading)
+        items = self._taken(self._scanner.flush())
+        self._read(items, final=True)
         return items
 
-    def _reading(self, window: Window) -> Reading:
+    def _taken(self, found: Iterable[Token | Tag]) -> list[Item]:
+        items: list[Item] = []
+        for each in found:
+            if isinstance(each, Token):
+                self._waiting.append(each)
+                self._read(items, final=False)
+            elif (item := item_of_tag(each)) is not None:
+                self._read(items, final=True)
+                items.append(item)
+        return items
+
+    def _read(self, items: list[Item], *, final: bool) -> None:
+        """Adds the items of the words that wait, as far as they are certain."""
+        while self._waiting:
+            token = self._waiting[0]
+            rules = self._rules.of(token)
+            if not rules and token.plain and not self._dictionary:  # most words: what follows would come to the same
+                self._waiting.popleft()
+                self._before = token.core.lower()
+                items.append(Word(token.core + token.mark, token.written))
+                continue
+            window = Window(self._waiting, final=final, before=self._before)
+            try:
+                reading = self._reading(window, rules)
+            except NeedMore:
+                return
+            items += self._words(reading)
+
+    def _reading(self, window: Window, rules: Iterable[tuple[Rule, Language]]) -> Reading:
         if not window.first.core:
             return Reading(1, "")  # a mark by itself
         for entry in self._dictionary:
             if reading := entry.match(window):
                 return reading
-        for rule, language in self._rules:
+        for rule, language in rules:
             if reading := rule(window, language):
                 return reading
         return Reading(1, self._waiting[0].core)

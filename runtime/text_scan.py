@@ -25,6 +25,7 @@ class Token:
     lead: str
     core: str
     trail: str
+    plain: bool = False  # the core is letters alone, or such words joined by - and ': most rules need more than that
 
     @property
     def mark(self) -> str:
@@ -64,12 +65,22 @@ _DROPPED_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "So", "Me"}
 _LINK = re.compile(r"\]\([^)\s]*\)?|\]\[[^\]\s]*\]?")
 _LINE_START_ONLY = re.compile(r"[-*+•‣◦>#|]+|[-=_*~#|:+]{3,}|```\S*|~~~\S*|\[[ xX]\]")
 _RULE_LINE = re.compile(r"[-=_*~|:+]{3,}|-{2,}|[|–—]")
+# A word of letters that cleaning leaves as they are, NFKC included.
+_LETTERS = "[A-Za-zÀ-ÖØ-öø-ÿŒœ]+"
+_PLAIN = re.compile(f"{_LETTERS}(?:['-]{_LETTERS})*")
+# The same as it is mostly written; nothing in it is markup, an entity, or a mark of a line's start.
+_PLAINLY_WRITTEN = re.compile(f"({_LETTERS}(?:['’-]{_LETTERS})*)([.,;:!?]*)")
+_GAP = re.compile(r"\s*")
+_LINE_END = re.compile(r"[\n\r\u2028\u2029]")
+_STOP = re.compile(r"[\s<]")
 _LEAD = re.compile(r"[\"'(\[{«‹<¿¡]*")
 _TRAIL = re.compile(r"[\"')\]}»›>.,;:!?…]*$")
 
 
 def mark_of(trail: str) -> str:
     """The strongest mark in a run of closing punctuation; a colon sounds like a comma."""
+    if not trail:
+        return ""
     for mark, heard in (("?", "?"), ("!", "!"), ("…", "..."), ("...", "..."), (".", "."), (";", ";")):
         if mark in trail:
             return heard
@@ -110,9 +121,10 @@ class Scanner:
         found: list[Token | Tag] = []
         at, text = 0, self._text
         while True:
-            while at < len(text) and text[at].isspace():
-                self._line_start |= text[at] in "\n\r\u2028\u2029"
-                at += 1
+            word = _GAP.match(text, at).end()  # type: ignore[union-attr]
+            if word > at and not self._line_start:
+                self._line_start = bool(_LINE_END.search(text, at, word))
+            at = word
             end, tag = _end(text, at, final)
             if end is None:
                 break
@@ -138,14 +150,13 @@ def _end(text: str, at: int, final: bool) -> tuple[int | None, Tag | None]:
             return None, None
         first = at + 1
     limit = min(len(text), at + TOKEN_CHARS_MAX)
-    for i in range(first, limit):
-        if text[i].isspace():
+    while stop := _STOP.search(text, first, limit):
+        i = stop.start()
+        if text[i] != "<" or _TAG_START.match(text, i):
             return i, None
-        if text[i] == "<" and i > at:
-            if i + 1 == len(text) and not final:
-                return None, None
-            if _TAG_START.match(text, i):
-                return i, None
+        if i + 1 == len(text) and not final:
+            return None, None
+        first = i + 1
     if limit < len(text) or limit - at == TOKEN_CHARS_MAX or final:
         return limit, None
     return None, None
@@ -162,6 +173,8 @@ def _tag(match: re.Match[str]) -> Tag:
 
 def token_of(written: str, *, line_start: bool = False) -> Token | None:
     """The written word, cleaned and cut into its parts; None where nothing sayable is in it."""
+    if quick := _PLAINLY_WRITTEN.fullmatch(written):
+        return Token(written, "", quick[1].replace("’", "'"), quick[2], plain=True)
     # An entity may stand for a space ("5&nbsp;km"); a word holds none.
     text = "".join(cleaned(html.unescape(written)).split())
     if (line_start and _LINE_START_ONLY.fullmatch(text)) or _RULE_LINE.fullmatch(text):
@@ -177,4 +190,4 @@ def token_of(written: str, *, line_start: bool = False) -> Token | None:
         return Token(written, "", text, "")
     if not core and not mark_of(trail):
         return None
-    return Token(written, lead, core, trail)
+    return Token(written, lead, core, trail, plain=_PLAIN.fullmatch(core) is not None)

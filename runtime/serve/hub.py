@@ -42,7 +42,7 @@ from runtime.serve.traffic import (
 )
 from runtime.serve.wire import Audio, Done, Failed, FlushedOut, Outbound, PausedOut, Ready, Setup, WireError, Word
 
-# Text that is read out at a time: 3 to 10 ms of work.
+# Text that is read out at a time: 0.2 ms of work, 1.5 where it is all numbers.
 PIECE_CHARS = 256
 
 
@@ -113,7 +113,7 @@ class Stream:
         return self._inbox[0][0] if self._inbox else float("inf")
 
     async def say(self, text: str) -> None:
-        """More text. A long one goes in pieces, between which the loop serves others: a page takes 50 ms to read."""
+        """More text. A long one goes in pieces, between which the loop serves others: a page of numbers takes 12 ms."""
         if self.ended:
             raise WireError("invalid", "text after the end of the stream", self.setup.req_id)
         self.chars += len(text)

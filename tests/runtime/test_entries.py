@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.entries import PAUSE_S_MAX, EntryMaker, PlainFeed
+from runtime.entries import KEPT_CHARS_MAX, PAUSE_S_MAX, WORDS_KEPT, EntryMaker, PlainFeed, keeping
 from runtime.port import Entry
 
 
@@ -76,3 +76,28 @@ def test_a_word_is_shown_without_controls() -> None:
     maker = EntryMaker(lambda text: [7] * len(text))
     [entry] = maker.word("gpj", "\u202egpj\x1b[31m\u2066\u200d\u00a0a\U0001f600")
     assert entry.text == "gpj[31m\u200d\u00a0a\U0001f600"
+
+
+def test_words_of_late_are_not_encoded_again_and_only_so_many_are_kept() -> None:
+    asked: list[str] = []
+
+    def counting(word: str) -> list[int]:
+        asked.append(word)
+        return encode(word)
+
+    kept = keeping(counting)
+    long = "a" * (KEPT_CHARS_MAX + 1)
+    for word in ("one", "two", "one", "", long, long, "two"):
+        assert list(kept(word)) == encode(word)
+    assert asked == ["one", "two", "", long, long]  # what is too long to be a word is not kept
+    for n in range(WORDS_KEPT):
+        kept(f"word {n}")
+    asked.clear()
+    kept("one")
+    assert asked == ["one"]
+
+
+def test_no_entry_can_change_what_is_kept() -> None:
+    maker = EntryMaker(keeping(encode))
+    first, again = maker.word("word")[0], maker.word("word")[0]
+    assert (first.tokens, again.tokens) == ((1, *encode("word")), tuple(encode("word")))
