@@ -10,8 +10,9 @@ No torch, no clock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from runtime.port import SPEAKERS_MAX, Pronunciation
 from runtime.text_lang import Language
@@ -63,7 +64,7 @@ class TextFrontEnd:
 
     def __init__(self, rules: Sequence[str] = ("en",), pronunciations: Iterable[Pronunciation] = ()) -> None:
         self._rules = rules_of(tuple(rules))
-        self._dictionary = [_Entry(p) for p in pronunciations]
+        self._dictionary = _dictionary(tuple(pronunciations))
         self._scanner = Scanner()
         self._waiting: deque[Token] = deque()
         self._before = ""
@@ -94,22 +95,23 @@ class TextFrontEnd:
         while self._waiting:
             token = self._waiting[0]
             rules = self._rules.of(token)
-            if not rules and token.plain and not self._dictionary:  # most words: what follows would come to the same
+            entries = self._dictionary.get(token.core.casefold(), ()) if self._dictionary else ()
+            if token.plain and not rules and not entries:  # most words: what follows would come to the same
                 self._waiting.popleft()
                 self._before = token.core.lower()
                 items.append(Word(token.core + token.mark, token.written))
                 continue
             window = Window(self._waiting, final=final, before=self._before)
             try:
-                reading = self._reading(window, rules)
+                reading = self._reading(window, entries, rules)
             except NeedMore:
                 return
             items += self._words(reading)
 
-    def _reading(self, window: Window, rules: Iterable[tuple[Rule, Language]]) -> Reading:
+    def _reading(self, window: Window, entries: Iterable[_Entry], rules: Iterable[tuple[Rule, Language]]) -> Reading:
         if not window.first.core:
             return Reading(1, "")  # a mark by itself
-        for entry in self._dictionary:
+        for entry in entries:
             if reading := entry.match(window):
                 return reading
         for rule, language in rules:
@@ -138,16 +140,32 @@ class _Entry:
         self._cores = [self._folded(t.core) for t in tokens if t is not None][:PRONUNCIATION_WORDS_MAX]
         self._rewrite = p.rewrite
 
+    @property
+    def first(self) -> str:
+        """The word that it begins with, whatever its case; empty where it has none."""
+        return self._cores[0].casefold() if self._cores else ""
+
     def match(self, window: Window) -> Reading | None:
         """The rewrite if the words from here are the original, whatever marks stand around them."""
         for i, core in enumerate(self._cores):
             token = window.at(i)
             if token is None or self._folded(token.core) != core:
                 return None
-        return Reading(len(self._cores), self._rewrite) if self._cores else None
+        return Reading(len(self._cores), self._rewrite)
 
     def _folded(self, text: str) -> str:
         return text.casefold() if self._fold else text
+
+
+# A dictionary has up to 1,000 entries, is the same for all of a caller's streams, and takes 3 ms to make ready.
+@lru_cache(maxsize=16)
+def _dictionary(pronunciations: tuple[Pronunciation, ...]) -> Mapping[str, Sequence[_Entry]]:
+    """The entries by the word that they begin with, in their order."""
+    table: dict[str, list[_Entry]] = {}
+    for entry in map(_Entry, pronunciations):
+        if entry.first:
+            table.setdefault(entry.first, []).append(entry)
+    return table
 
 
 def item_of_tag(tag: Tag) -> Item | None:

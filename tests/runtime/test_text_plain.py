@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from random import Random
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runtime.bench.arrivals import PROMPTS
+from runtime.port import Pronunciation
 from runtime.text import items_of
 from runtime.text_lang import LANGUAGES
 from runtime.text_rules import chosen_rules, rules_of
@@ -45,6 +47,23 @@ def test_known_texts_are_read_as_by_the_slow_twin(text: str) -> None:
 @example(text="a" * 450 + "<b>c<d", rules=("fr",))
 def test_any_text_is_read_as_by_the_slow_twin(text: str, rules: tuple[str, ...]) -> None:
     assert items_of(text, rules) == twin_items(text, rules)
+
+
+PAIRS = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(["", "", *WORDS])), max_size=30)
+
+
+@settings(max_examples=200, deadline=None)
+@given(pairs=PAIRS, sensitive=st.integers(0), order=st.randoms(use_true_random=False), rules=st.sampled_from(RULES))
+def test_a_dictionary_is_looked_into_as_by_the_slow_twin(
+    pairs: list[tuple[str, str]], sensitive: int, order: Random, rules: tuple[str, ...]
+) -> None:
+    entries = [
+        Pronunciation(f"{first} {second}", f"said {n}", case_sensitive=bool(sensitive >> n & 1))
+        for n, (first, second) in enumerate(pairs)
+    ]
+    words = [word for pair in pairs for word in pair if order.random() < 0.8]
+    text = " ".join(order.choice([word, word.lower(), word.title(), word + ","]) for word in words)
+    assert items_of(text, rules, entries) == twin_items(text, rules, entries)
 
 
 def test_a_rule_that_a_plain_word_is_not_shown_would_not_read_it() -> None:

@@ -10,7 +10,8 @@ import re
 from collections import deque
 from collections.abc import Sequence
 
-from runtime.text import Item, Word, item_of_tag
+from runtime.port import Pronunciation
+from runtime.text import PRONUNCIATION_WORDS_MAX, Item, Word, item_of_tag
 from runtime.text_rules import chosen_rules
 from runtime.text_scan import TAG_CHARS_MAX, TOKEN_CHARS_MAX, Tag, Token, cleaned, mark_of
 from runtime.text_window import Reading, Window
@@ -21,8 +22,8 @@ LINE_START_ONLY = re.compile(r"[-*+•‣◦>#|]+|[-=_*~#|:+]{3,}|```\S*|~~~\S*|
 RULE_LINE = re.compile(r"[-=_*~|:+]{3,}|-{2,}|[|–—]")
 
 
-def twin_items(text: str, rules: Sequence[str]) -> list[Item]:
-    """What `items_of(text, rules)` must give."""
+def twin_items(text: str, rules: Sequence[str], pronunciations: Sequence[Pronunciation] = ()) -> list[Item]:
+    """What `items_of(text, rules, pronunciations)` must give."""
     items: list[Item] = []
     waiting: deque[Token] = deque()
     before = ""
@@ -31,8 +32,11 @@ def twin_items(text: str, rules: Sequence[str]) -> list[Item]:
         nonlocal before
         while waiting:
             window = Window(waiting, final=True, before=before)
-            read = (rule(window, language) for rule, language in chosen_rules(rules)) if waiting[0].core else ()
-            reading = next((r for r in read if r), None) or Reading(1, waiting[0].core)
+            reading = Reading(1, waiting[0].core)
+            if waiting[0].core:
+                said = (twin_said(window, p) for p in pronunciations)
+                read = (rule(window, language) for rule, language in chosen_rules(rules))
+                reading = next((r for r in (*said, *read) if r), reading)
             tokens = [waiting.popleft() for _ in range(reading.taken)]
             before = tokens[-1].core.lower()
             mark = mark_of(tokens[-1].trail) if reading.mark is None else reading.mark
@@ -50,6 +54,15 @@ def twin_items(text: str, rules: Sequence[str]) -> list[Item]:
             items.append(item)
     read_all()
     return items
+
+
+def twin_said(window: Window, p: Pronunciation) -> Reading | None:
+    tokens = [twin_token(word, line_start=False) for word in p.original.split()]
+    original = [token.core for token in tokens if token][:PRONUNCIATION_WORDS_MAX]
+    text = [token.core if (token := window.at(i)) else "" for i in range(len(original))]
+    if not p.case_sensitive:
+        original, text = [[core.casefold() for core in cores] for cores in (original, text)]
+    return Reading(len(original), p.rewrite) if original and original == text else None
 
 
 def twin_tokens(text: str) -> list[Token | Tag]:
