@@ -19,6 +19,8 @@ end nearly always.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -235,14 +237,27 @@ def _ride(chosen: list[LaneView], waiting: list[LaneView], playing: list[LaneVie
 
 
 def _batch(worth: list[LaneView], playing: int, company: int, costs: Costs, now: float) -> int:
-    """How many of the hungriest to step: the company if that is safe, or else the fewest that are safe.
-
-    If no number is safe, everybody: somebody may be late, and the largest step catches up soonest.
-    """
+    """How many of the hungriest to step: the company if that is safe, or else the fewest that are safe."""
     dries = [v.dry_at for v in worth]
     least = min(company, len(worth))
     size = _safe_size(dries, playing, least, costs, now) or _safe_size(dries, playing, 1, costs, now)
-    return size or len(worth)
+    return size or _least_silence(dries, playing, costs, now)
+
+
+def _least_silence(dries: list[float], everybody: int, costs: Costs, now: float) -> int:
+    """How many to step if somebody may be late: so that least silence is heard, with a step of everybody after it.
+
+    Everybody at once instead made five late who were half a millisecond short of being safe.
+    """
+    before = list(itertools.accumulate(dries, initial=0.0))
+    silences: list[float] = []
+    for size in range(1, len(dries) + 1):
+        ends = now + costs.full.of(size)
+        then = ends + costs.full.of(everybody)
+        late = min(size, bisect.bisect_left(dries, ends))
+        later = max(size, bisect.bisect_left(dries, then))
+        silences.append(late * ends - before[late] + (later - size) * then - before[later] + before[size])
+    return 1 + silences.index(min(silences))
 
 
 def _safe_size(dries: list[float], everybody: int, least: int, costs: Costs, now: float) -> int | None:

@@ -185,6 +185,22 @@ def test_when_somebody_must_be_late_the_step_that_carries_most_catches_up_soones
     assert len(plan(views, CPU, 10.0).lanes) == 8
 
 
+def test_who_is_short_of_being_safe_is_not_made_late_by_a_step_of_everybody() -> None:
+    """One had half a millisecond too little, and everybody's step came three later for it."""
+    rest = [playing(n, 10.035) for n in range(1, 8)]
+    assert plan([playing(0, 10.0055), *rest], CPU, 10.0).lanes == (0,)
+    fewest = [10.0055, 10.007, 10.0075, *([10.04] * 7)]
+    views = [playing(n, dry_at) for n, dry_at in enumerate(fewest)]
+    size = len(plan(views, CPU, 10.0).lanes)
+
+    def silence_s(size: int) -> float:
+        ends = 10.0 + CPU.full.of(size)
+        heard = [ends] * size + [ends + CPU.full.of(len(fewest))] * (len(fewest) - size)
+        return sum(max(0.0, at - dry_at) for at, dry_at in zip(heard, fewest, strict=True))
+
+    assert silence_s(size) == pytest.approx(min(silence_s(n) for n in range(1, 11))) and size < 10
+
+
 def test_with_lanes_to_step_it_never_waits_however_slow_the_machine_is() -> None:
     """Once three newcomers past their lead waited for ever: no plan was safe, and nobody played."""
     slow = CPU.slower(20.0)
