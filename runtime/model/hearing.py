@@ -41,7 +41,10 @@ class Hearing(Protocol):
         """From now on the row hears this voice; None: it is in no step until it hears one."""
 
     def attend(self, layer: int, query: Tensor) -> Tensor:
-        """What each row hears, [R, D] for queries [R, H, E]; of either there may be more, which mean nothing."""
+        """What each row hears, [R, D] for queries [R, H, E]. Of the queries there may be more, which mean nothing.
+
+        Of the rows that come back too, but never more than there are queries.
+        """
 
     def span(self, start: int, stop: int) -> Hearing:
         """Of rows start .. stop - 1 alone, the same as here."""
@@ -142,7 +145,7 @@ class _OneGroup:
         (voice,) = heard
         scores = torch.bmm(padded(query, ROWS_MIN).transpose(0, 1), voice.keys[layer])
         torch.softmax(scores, -1, out=scores)
-        return torch.bmm(scores, voice.values[layer]).transpose(0, 1).flatten(1)
+        return torch.bmm(scores, voice.values[layer]).transpose(0, 1).flatten(1)[: len(query)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +277,7 @@ def products_are_steady(heads: int, positions: int, width: int) -> bool:
     whole = heard(torch.arange(most))
     orders = [torch.randperm(most, generator=draws)[:count] for count in TRIED_ROWS]
     return all(
-        torch.equal(heard(rows, groups)[: len(rows)], whole[rows])
+        torch.equal(heard(rows, groups), whole[rows])
         for rows in orders
         for groups in {1, min(2, len(rows))}
     )

@@ -210,6 +210,20 @@ def test_whoever_else_speaks_with_whatever_voices_a_lane_has_the_same_bits(small
             assert np.array_equal(alone, said_in_company(engine, 8 - seed, seed, spec, others)), (mine, others)
 
 
+@pytest.mark.parametrize("size", ["small", "small-prompted"])
+def test_a_model_of_wide_matrices_alone_speaks_in_any_company(
+    tmp_path: Path, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the published models are: their products take fewer rows than a small matrix, or a voice, wants at least."""
+    monkeypatch.setattr("runtime.model.matrices.PACKED_MIN", 0)
+    engine = small_engine(tmp_path, size=size, lanes=5)
+    voices: tuple[Voices, ...] = MANY[:2] if size == "small" else ((),)
+    spec = replace(DRAWN, voices=voices[0])
+    alone = said_in_company(engine, 0, 0, spec)
+    for count, others in itertools.product(range(1, 5), (voices[:1], voices)):
+        assert np.array_equal(alone, said_in_company(engine, count, count, spec, others)), (count, others)
+
+
 def guided_by_two_ways(directory: Path, lanes: int) -> SpeechEngine:
     """A model that attends to voices and was not trained with guidance: each step is also thought without a voice."""
     raw = raw_config("small")

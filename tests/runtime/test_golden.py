@@ -98,6 +98,15 @@ def test_tokens_codes_words_and_sound_are_the_references(case: Case, home: Home)
         assert np.abs(mine - sound).max() <= SOUND_TOLERANCE * np.abs(sound).max()
 
 
+@pytest.mark.parametrize("case", CASES[2:], ids=[case.name for case in CASES[2:]])
+def test_a_model_of_wide_matrices_alone_says_the_same(case: Case, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the form that the published models' matrices have, which no small matrix has by itself."""
+    monkeypatch.setattr("runtime.model.matrices.PACKED_MIN", 0)
+    vector, ours = np.load(VECTORS / f"{case.name}.npz"), spoken(case, home(case.size))
+    assert ours["text_tokens"] == vector["text_tokens"].tolist()
+    assert np.array_equal(cast(np.ndarray, ours["codes"]), vector["codes"])
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_vectors_are_what_the_installed_reference_says(case: Case, home: Home) -> None:
