@@ -6,6 +6,7 @@ and the sound come out. It owns no policy: which lanes step when is the schedule
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from runtime.delays import FRAME_S
 from runtime.errors import CannotClone, NoFreeLane, SpecInvalid, StreamClosed
 from runtime.graphs import MakeRunner
-from runtime.lanes import INTS_BEFORE_FORCED, NOT_FORCED, HostInputs, allocate, restart, set_rows
+from runtime.lanes import INTS_BEFORE_FORCED, NOT_FORCED, HostInputs, allocate, forget, restart, set_rows
 from runtime.model.codec import Codec
 from runtime.model.frame import FrameStep
 from runtime.model.hearing import Voice
@@ -61,6 +62,7 @@ class _Stream:
     text_top_k: int
     final_padding: int
     prompt: Prompt | None
+    is_finite: bool = False  # the last step was a whole one of numbers, and so all that its keys and values hold
 
     @property
     def prompt_steps(self) -> int:
@@ -176,7 +178,10 @@ class SpeechEngine:
         self._held(lane).feed.end()
 
     def close(self, lane: int) -> None:
-        self._streams[lane] = None
+        stream, self._streams[lane] = self._streams[lane], None
+        if stream is not None and not stream.is_finite:
+            with torch.inference_mode():
+                forget(self._state, lane, stream.feed.step + 1)  # a step that failed may have written
         self._host.ints[lane, 0] = 0
         for way in range(self._ways):
             self._state.hearing.hear(lane * self._ways + way, None)
@@ -217,6 +222,7 @@ class SpeechEngine:
     def _prepare(self, lane: int, *, lead: bool, greedy: bool) -> None:
         """Writes one lane's inputs: what it may be told, what is forced on it, its noise."""
         stream, row = self._held(lane), self._host.ints[lane]
+        stream.is_finite = False
         row[0] = 1
         row[1], row[2] = stream.feed.peek()
         if stream.prompt is not None and not lead:
@@ -237,6 +243,7 @@ class SpeechEngine:
     def _outcome(self, lane: int, asked: bool, pcm: NDArray[np.float32] | None) -> FrameOut:
         stream = self._held(lane)
         step, skipped = stream.feed.step, stream.prompt_steps
+        stream.is_finite = pcm is not None and math.isfinite(pcm[lane, -1])
         commit = stream.feed.commit(asked)
         if self._trace is not None:
             self._trace(lane, step, commit.token, self._state.codes[lane].cpu().numpy().copy())

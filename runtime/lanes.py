@@ -60,7 +60,7 @@ class LaneTensors:
     asked: Tensor  # [B] bool: the model asked for the next word
     token: Tensor  # [B]: the text token that was fed
     codes: Tensor  # [B, K]: this step's codes, -1 where there is none
-    pcm: Tensor  # [B, P] float32: of the frame completed by this step
+    pcm: Tensor  # [B, P] float32: of the frame completed by this step; NaN where it did not think in numbers
 
     @property
     def lanes(self) -> int:
@@ -187,6 +187,14 @@ def restart(state: LaneTensors, config: ModelConfig, lane: int) -> None:
     chosen = torch.zeros(state.lanes, dtype=torch.bool, device=state.offset.device)
     chosen[lane] = True
     state.codec.reset(chosen)
+
+
+def forget(state: LaneTensors, lane: int, steps: int) -> None:
+    """Clears what so many steps of a stream left in a lane's caches. Masked positions weigh nothing, but nothing times
+    what is no number is none either: the lane's next stream would attend to it."""
+    rows = slice(lane * state.ways, (lane + 1) * state.ways)
+    for cache in state.caches:
+        cache[rows, :steps] = 0
 
 
 class HostInputs:

@@ -77,12 +77,12 @@ class FrameStep:
         if lead:
             codes = torch.full_like(s.codes, NOTHING)
         else:
-            codes = self._codes(s, summary, token, greedy, probe)
+            codes, trouble = self._codes(s, summary, token, greedy, probe)
         self._advance(s, advance, asked, token, codes)
         if not lead:
             frame = s.history.gather(2, self._columns.expand(s.lanes, -1, 1)).squeeze(2)
             ready = advance & (s.offset > config.delays.first_frame_step)
-            s.pcm.copy_(self.codec.decode_step(frame, s.codec, ready))
+            s.pcm.copy_(self.codec.decode_step(frame, s.codec, ready) + trouble)
 
     def make_ready(self, s: LaneTensors) -> None:
         """Makes the calls that the first steps over these lanes would make ready; nothing is computed."""
@@ -120,14 +120,20 @@ class FrameStep:
         null = torch.cat((null_audio, null_text), dim=1)
         return torch.stack((own, null), dim=1).flatten(0, 1)
 
-    def _codes(self, s: LaneTensors, summary: Tensor, token: Tensor, greedy: bool, probe: Probe | None) -> Tensor:
-        """This step's codes [B, K]: spoken, forced, or -1 where a codebook has not begun."""
+    def _codes(
+        self, s: LaneTensors, summary: Tensor, token: Tensor, greedy: bool, probe: Probe | None
+    ) -> tuple[Tensor, Tensor]:
+        """This step's codes [B, K]: spoken, forced, or -1 where a codebook has not begun.
+
+        And [B, 1], 0 where they were chosen by numbers, else NaN: such codes are codes like any, and would be heard.
+        """
         depth = self.model.depth
         first, second = self._split(token)
         rows = self._text_rows(first, second, 0, depth.text_table.shape[0] - 1)
         rows = each_way(rows, s.ways)
 
         draw = None if greedy else self._race(s.temp, s.noise_audio)
+        trouble: list[Tensor] = []
 
         def choose(k: int, logits: Tensor) -> Tensor:
             if s.ways > 1:
@@ -135,12 +141,14 @@ class FrameStep:
                 logits = null + (own - null) * s.guidance
             if probe is not None and probe.depth_logits is not None:
                 probe.depth_logits.append(logits.clone())
+            if k == self.codebooks - 1:  # what is no number before, the summary or an earlier code's, none is here
+                trouble.append(logits.float().sum(1, keepdim=True).mul_(0.0))
             return likeliest(logits) if draw is None else draw(k, logits)
 
         spoken = self._depth.frame(summary, rows, choose, guided=s.ways > 1)
         spoken = torch.where(s.offset.unsqueeze(1) < self._first, NOTHING, spoken)
         forced = s.ints[:, INTS_BEFORE_FORCED:]
-        return torch.where(forced == NOT_FORCED, spoken, forced)
+        return torch.where(forced == NOT_FORCED, spoken, forced), trouble[0]
 
     def _advance(self, s: LaneTensors, advance: Tensor, asked: Tensor, token: Tensor, codes: Tensor) -> None:
         """Moves the advancing lanes on by one step; the others keep every bit of their state."""

@@ -63,9 +63,10 @@ class SortedRace:
         np.log(self._handicap, out=self._handicap)
         if is_drawn.all():
             self._divisor = temps
-        else:  # Of equals the first in order wins: the likeliest.
-            self._divisor = np.where(is_drawn, temps, np.float32(np.inf))
-            self._handicap[~is_drawn[:, 0]] = 0
+        else:  # The likeliest runs alone. A division by infinity let tokens infinitely far behind it win.
+            self._divisor = np.where(is_drawn, temps, np.float32(1))
+            self._handicap[~is_drawn[:, 0]] = np.inf
+            self._handicap[~is_drawn[:, 0], :, 0] = 0
         self._lanes = np.arange(len(temps))
         self._ranks: Ranks | None = None
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from runtime import checkpoint
+from runtime import checkpoint, weights
 from runtime.config import ModelSettings
 from runtime.engine import VOICES_KEPT, SpeechEngine
 from runtime.errors import NameUnknown, NoFreeLane, SpecInvalid, StreamClosed
@@ -284,6 +285,36 @@ def test_a_reopened_lane_remembers_nothing(tmp_path: Path) -> None:
     fresh = sound(speak(engine, GREEDY))
     speak(engine, replace(DRAWN, voices=("voice1",)), "words of another caller")
     assert np.array_equal(fresh, sound(speak(engine, GREEDY)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("steps", [5, 16, 17, 30])
+def test_a_stream_that_overflows_is_not_heard_and_does_nothing_to_others(
+    tmp_path: Path, steps: int, dtype: torch.dtype
+) -> None:
+    """Finite weights, a finite voice, keys that are none. Its codes sounded like any others, and the lane's next
+    streams were its like: a masked position weighs nothing, and nothing times no number is no number."""
+    config = small_engine(tmp_path).config
+    wide = torch.full((1, config.conditioner("speaker_wavs").dim, 16), 1e20)
+    weights.write(tmp_path / f"loud.wav{config.voice_suffix}", {"speaker_wavs": wide})
+    engine = small_engine(tmp_path, lanes=4, dtype=dtype)
+    spec = replace(DRAWN, voices=("voice0.wav",))
+    alone = sound(speak(engine, spec))
+    bad, beside, other = (engine.open(replace(spec, voices=(name,))) for name in ("loud.wav", *spec.voices * 2))
+    heard: list[FrameOut] = []
+    for lane in (bad, beside, other):
+        engine.feed(lane, entries_of(engine, TEXT))
+        engine.end(lane)
+    for n in range(steps):
+        heard += engine.step([other, bad, beside], lead=n < engine.delay_steps)
+    assert all(np.isnan(f.pcm).all() for f in heard if f.lane == bad and f.pcm is not None)
+    engine.close(bad)
+    after = engine.open(spec)
+    assert after == bad
+    engine.feed(after, entries_of(engine, TEXT))
+    engine.end(after)
+    heard = [f for f in heard if f.lane != bad] + run_out(engine, [beside, after, other])
+    assert all(np.array_equal(alone, sound([f for f in heard if f.lane == n])) for n in (beside, after, other))
 
 
 def test_flush_gives_the_sound_of_all_its_words_then_starves(tmp_path: Path) -> None:

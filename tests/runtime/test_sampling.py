@@ -38,6 +38,13 @@ def test_sorting_gives_the_likeliest_first_and_equal_ones_by_token() -> None:
         assert behind.tolist() == [[0, 0.5, 0.5, 3, 3], [0, 1, 1, 2, np.inf]]
 
 
+def test_the_likeliest_is_taken_beside_drawn_ones_whatever_lies_infinitely_far_behind_it() -> None:
+    logits = torch.full((2, 8), -torch.inf)
+    logits[:, 5] = 1.0
+    noise = torch.ones(2, 1, 4)
+    assert SortedRace(torch.tensor([[0.0], [0.7]]), noise)(0, logits).tolist() == [5, 5]
+
+
 @pytest.mark.parametrize("rows", [1, 3, 16])
 def test_a_row_draws_the_same_token_in_any_company(rows: int) -> None:
     draws = torch.Generator().manual_seed(rows)
