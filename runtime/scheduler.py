@@ -155,8 +155,6 @@ def plan(views: Iterable[LaneView], costs: Costs, now: float, *, least_s: float 
         if step := _towards_sound(waiting, playing, riders, least_s * (1.0 + GRACE), costs, now):
             return step
         riders = riders or playing
-    if not riders:
-        return Plan((), wake_at=max(now, _next_worth(playing, company)))
     along = [v for v in waiting if v.next is Next.FULL]
     size = _batch(riders, len(playing), company, costs, now)
     chosen = riders[:size]
