@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from runtime.errors import SpeechError
 from runtime.lanes import LaneTensors
 from runtime.model.frame import FrameStep
+from runtime.model.rows import Rows
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 WARMUP_RUNS = 2  # before a capture: lazy initialisation and workspace allocation happen outside the graph
@@ -79,10 +80,11 @@ class EagerStep:
 
     def prepare(self) -> None:
         """Makes ready what first steps would: beside callers, that made some of them run dry."""
-        lanes = self._state.lanes
+        lanes, device = self._state.lanes, self._state.offset.device
         with torch.inference_mode():
             for count in range(lanes, 1, -1):  # the largest first: the smaller ones share its memory
-                self._step.make_ready(self._room_for(count).gathered(range(count), self._state, lead=False))
+                every = Rows.of(range(count), device)
+                self._step.make_ready(self._room_for(count).gathered(every, self._state, lead=False))
             for lane in range(lanes):
                 self._step.make_ready(self._alone_at(lane))
 
@@ -91,10 +93,10 @@ class EagerStep:
             if len(lanes) == 1:
                 self._step.run(self._alone_at(lanes[0]), lead=lead, greedy=greedy)
                 return
-            order = sorted(lanes)
-            gathered = self._room_for(len(lanes)).gathered(order, self._state, lead=lead)
+            rows = Rows.of(sorted(lanes), self._state.offset.device)
+            gathered = self._room_for(len(lanes)).gathered(rows, self._state, lead=lead)
             self._step.run(gathered, lead=lead, greedy=greedy)
-            self._state.put(torch.tensor(order, device=self._state.offset.device), gathered, lead=lead)
+            self._state.put(rows.index, gathered, lead=lead)
 
     def _room_for(self, lanes: int) -> LaneTensors:
         """Memory to gather so many lanes in: views of one that holds them all."""

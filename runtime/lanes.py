@@ -95,18 +95,17 @@ class LaneTensors:
             codec=self.codec.room(lanes),
         )
 
-    def gathered(self, lanes: Sequence[int], source: LaneTensors, *, lead: bool) -> LaneTensors:
+    def gathered(self, lanes: Rows, source: LaneTensors, *, lead: bool) -> LaneTensors:
         """Some lanes of `source`, in this memory but for what is large: that stays where it is.
 
         What a lead step does not touch is left out.
         """
-        places = Rows.of(lanes, self.offset.device)
-        index, rows = places.index, places if self.ways == 1 else Rows.of(_each(lanes, self.ways), self.offset.device)
+        rows = lanes.each_way(self.ways)
         for name in (*INPUTS, *MOVED):
-            torch.index_select(getattr(source, name), 0, index, out=getattr(self, name))
+            torch.index_select(getattr(source, name), 0, lanes.index, out=getattr(self, name))
         torch.index_select(source.condition, 0, rows.index, out=self.condition)
         hearing = self.hearing.gathered(rows, source.hearing)
-        codec = self.codec if lead else self.codec.gathered(places, source.codec)
+        codec = self.codec if lead else self.codec.gathered(lanes, source.codec)
         return replace(self, hearing=hearing, rows=rows, codec=codec)
 
     def put(self, lanes: Tensor, moved: LaneTensors, *, lead: bool) -> None:
@@ -115,10 +114,6 @@ class LaneTensors:
             getattr(self, name).index_copy_(0, lanes, getattr(moved, name))
         if not lead:
             self.codec.put(lanes, moved.codec)
-
-
-def _each(lanes: Sequence[int], ways: int) -> list[int]:
-    return [lane * ways + way for lane in lanes for way in range(ways)]
 
 
 def _like(tensor: Tensor, count: int) -> Tensor:

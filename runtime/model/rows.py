@@ -32,6 +32,12 @@ class Rows:
         runs = tuple((start, stop, rows[start]) for start, stop in zip(starts, stops, strict=True))
         return Rows(torch.tensor(rows, dtype=torch.int64, device=device), runs)
 
+    def each_way(self, ways: int) -> Rows:
+        """The rows of these lanes, `ways` of each side by side."""
+        if ways == 1:
+            return self
+        return Rows.of([lane * ways + way for lane in self.index.tolist() for way in range(ways)], self.index.device)
+
     def span(self, start: int, stop: int) -> Rows:
         """Rows start .. stop - 1 of these, which are one run."""
         ((first, _, at),) = self.runs
